@@ -38,7 +38,7 @@ def read_cell_standings(folder: Path, seal: ReleaseSeal | None = None) -> CellSt
 
     With a seal, a run that it does not cover raises no tier.
     """
-    runs = cell_runs.read_cell_runs(folder, seal.covers_run if seal else None)
+    runs = cell_runs.read_cell_runs(folder, seal)
     return {name: (item.standing, item.runs[-LISTED_RUNS:]) for name, item in runs.items()}
 
 

@@ -50,7 +50,7 @@ def render_pages(project: Project, files: dict[Path, str]) -> list[Path]:
         files |= {
             project.root / "docs" / name: text for name, text in attention_page.render_attention_files(runs).items()
         }
-        if tried := model_runs.load_model_runs(project.evidence)[0]:
+        if tried := model_runs.load_model_runs(project.evidence, project.seal)[0]:
             files[project.root / "docs/models.md"] = render_model_page(tried, load_run_incidents())
         if (project.root / FACTS_FOLDER).is_dir() and (project.templates / "site").is_dir():
             files[project.root / "docs/matrix.svg"] = _picture(project, known)
@@ -83,5 +83,5 @@ def _picture(project: Project, known: CompatKnowledge) -> str:
 
 def _load_runs(project: Project) -> list[Evidence]:
     """Return all runs that can be used, the oldest of each cell first."""
-    loaded = map(run_evidence.load_evidence, cell_runs.list_run_files(project.evidence))
-    return [run for run in loaded if isinstance(run, Evidence)]
+    cells = dict.fromkeys(path.parent.name for path in cell_runs.list_run_files(project.evidence))
+    return [run for cell in cells for run in run_evidence.load_cell_evidence(project.evidence, cell, project.seal)[0]]

@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from knowngood.core import data_files, gpus, local_files
 from knowngood.core.errors import InputError
-from knowngood.core.local_files import INCIDENTS_FOLDER, RULES_FOLDER
+from knowngood.core.local_files import INCIDENTS_FOLDER, RULES_FOLDER, write_atomically
 from knowngood_diagnose.failures.logs import log_scan
 from knowngood_diagnose.failures.logs.log_scan import WordIndex, index_words
 from knowngood_facts.compat import incident, rule, rule_files
@@ -179,14 +179,9 @@ def pack_known_failures(root: Path, folder: Path | None = None) -> bytes:
 
 
 def _write_cache(place: Path, data: bytes) -> None:
-    """Replace the cached file; without fsync, because half a file has another checksum and is then replaced too."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        temporary = place.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(data)
-        temporary.rename(place)
-    except OSError:
-        return
+    """Replace the cached file, where the cache can be written."""
+    with contextlib.suppress(OSError):
+        write_atomically(place, data)
 
 
 def _encode(value: Any) -> Any:

@@ -20,6 +20,7 @@ from knowngood.core import local_files, matrix_schema, yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, UnknownError
 from knowngood.core.local_files import REPRODUCTIONS_FOLDER
+from knowngood.core.package_names import parse_requirement_text
 from knowngood_facts.compat.incident import Signature, normalize_log
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SideExpectation(StrEnum):
 
 def _exact_pin(value: str) -> str:
     try:
-        specifiers = list(Requirement(value).specifier)
+        specifiers = list(parse_requirement_text(value).specifier)
     except InvalidRequirement as error:
         raise ValueError(f"{value!r} is not a requirement (PEP 508): {str(error).splitlines()[0]}") from None
     if len(specifiers) != 1 or specifiers[0].operator != "==" or "*" in specifiers[0].version:

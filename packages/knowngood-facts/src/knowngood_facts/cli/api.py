@@ -118,11 +118,13 @@ def _list_breaks(words: Sequence[str]) -> Answer:
 
 def _find_releases(text: str) -> tuple[AtlasLookup, int]:
     """Return the atlas of the package in a requirement, and the releases that it allows."""
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
     from packaging.utils import canonicalize_name
 
+    from knowngood.core.package_names import parse_requirement_text
+
     try:
-        requirement = Requirement(text)
+        requirement = parse_requirement_text(text)
     except InvalidRequirement as error:
         raise UsageError(f"{text!r} is not a package or requirement: {str(error).splitlines()[0]}") from None
     name = canonicalize_name(requirement.name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.project.checkout import find_project
 from knowngood_facts.cli.request_arguments import add_list_argument, add_request_arguments, request_from_arguments
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     known = knowledge.load_knowledge()
     result = _answer_query(known, request)
     result = replace(result, notes=(*request.notes, *result.notes, *known.seal_notes))
-    answer = Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
+    document = result.document() | {"sources": find_project().sources}
+    answer = Answer(result.verdict.exit_code, document, _text(result, request, show_all=arguments.all))
     return next_commands.end_check_answer(answer, known, request, result)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
 from knowngood.evidence.cell_answer import describe_tier
+from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE
+from knowngood.project.checkout import find_project
 from knowngood_facts.cli.request_arguments import add_request_arguments, request_from_arguments
 
 if TYPE_CHECKING:
@@ -37,10 +39,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     for cell, command in zip(document["cells"], commands, strict=True):
         cell["next"] = command.document() if command else None
     document["next"] = last.document()
-    return Answer(answer.exit_code, document, _text(answer, request, commands, last))
+    document["sources"] = find_project().sources
+    document["signed"] = known.published.seal is not None
+    return Answer(answer.exit_code, document, _text(answer, request, commands, last, signed=document["signed"]))
 
 
-def _text(answer: PickAnswer, request: Query, commands: Sequence[NextCommand | None], last: NextCommand) -> str:
+def _text(
+    answer: PickAnswer, request: Query, commands: Sequence[NextCommand | None], last: NextCommand, *, signed: bool
+) -> str:
     """Return the answer in words: what is not known first, then the cells or the conflict, a command at the end."""
     clashing = {rule["id"] for clash in answer.conflict for rule in clash.rules}
     lines = [
@@ -53,6 +59,8 @@ def _text(answer: PickAnswer, request: Query, commands: Sequence[NextCommand | N
     for choice, command in zip(answer.choices, commands, strict=True):
         lines += _choice(choice, request.attn)
         lines += [f"  {command.text}"] if command else []
+    if not signed and any(choice.published for choice in answer.choices):
+        lines.append(UNSIGNED_EVIDENCE)
     if answer.conflict:
         lines.append(f"nothing fits, out of {answer.considered:,} combinations; these demands contradict each other:")
     lines += [f"not offered: {name}: {reason}" for name, reason in answer.left_out.items()]

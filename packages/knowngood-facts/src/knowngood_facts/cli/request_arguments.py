@@ -157,7 +157,14 @@ def parse_request(stated: StatedRequest) -> Query:
     of_lists = [item.python for item in listed if item.python is not None]
     if of_lists and "python" not in axes:
         axes["python"] = query.parse_axis_version("python", of_lists[0])
-    named = [query.parse_requirement(text, python=axes.get("python")) for text in stated.requirements]
+    # A package at an address (`torch @ https://...`) has the release that the address names, or an unread one.
+    addresses = [text for text in stated.requirements if "@" in text or "://" in text]
+    listed += [_parse_list("\n".join(addresses), "arguments", stated, axes.get("python"))] if addresses else []
+    named = [
+        query.parse_requirement(text, python=axes.get("python"))
+        for text in stated.requirements
+        if text not in addresses
+    ]
     return query.Query(
         gpu=stated.gpu,
         axes=axes,
@@ -172,6 +179,11 @@ def parse_request(stated: StatedRequest) -> Query:
 
 def _read_list(name: str, stated: StatedRequest, python: str | None) -> RequirementList:
     """Return what one file of `-r` asks for."""
+    text = _decode_text(sys.stdin.buffer.read(), "stdin") if name == "-" else _read_text(name)
+    return _parse_list(text, "stdin" if name == "-" else name, stated, python)
+
+
+def _parse_list(text: str, origin: str, stated: StatedRequest, python: str | None) -> RequirementList:
     from knowngood_facts.compat.list_formats import parse_requirement_file
     from knowngood_facts.compat.requirement_lines import ListOptions
 
@@ -182,8 +194,7 @@ def _read_list(name: str, stated: StatedRequest, python: str | None) -> Requirem
         environ=os.environ,
         read=_read_if_there,
     )
-    text = _decode_text(sys.stdin.buffer.read(), "stdin") if name == "-" else _read_text(name)
-    return parse_requirement_file(text, "stdin" if name == "-" else name, options)
+    return parse_requirement_file(text, origin, options)
 
 
 def _read_if_there(name: str) -> str | None:

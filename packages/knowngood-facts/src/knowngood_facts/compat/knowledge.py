@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.core import gpus, local_files
 from knowngood.core.cell import Cell
-from knowngood.core.errors import MissingError
+from knowngood.core.errors import InputError, MissingError
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.image_record import IMAGE_RECORD_FILE
 from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, RULES_FOLDER
 from knowngood.core.yaml_cache import ParseYaml, YamlCache
@@ -23,7 +24,12 @@ from knowngood.evidence.model_runs import list_run_models
 from knowngood.project import checkout
 from knowngood.project.checkout import Project
 from knowngood_facts.compat.factbook import Factbook, FactFolder, factbook_with_torch_build
-from knowngood_facts.compat.matrix_cells import PublishedCells, cells_from_matrix, waivers_from_matrix
+from knowngood_facts.compat.matrix_cells import (
+    PublishedCells,
+    cells_from_matrix,
+    packages_of_cell,
+    waivers_from_matrix,
+)
 from knowngood_facts.compat.metadata_store import MetadataStore
 from knowngood_facts.compat.query import Query
 from knowngood_facts.compat.rule_files import load_incident_rules, load_rules
@@ -40,6 +46,8 @@ from knowngood_facts.facts.fact_store import load_fact_document
 from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata
 
 if TYPE_CHECKING:
+    from knowngood.core.matrix import Matrix
+    from knowngood.evidence.cell_answer import CellError
     from knowngood.project.cell_answers import CellJudgements
     from knowngood.project.release_seal import ReleaseSeal
     from knowngood_facts.compat.rule import Rule
@@ -118,18 +126,53 @@ def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgemen
     from knowngood_facts.compat.waivers import needless_waivers
 
     known = load_knowledge()
-    matrix, universe = project.matrix, known.universe
-    judgements = {}
+    matrix, universe = _sound_matrix(project), known.universe
+    judgements, locked, notes = {}, project.tree.locked(), list(known.seal_notes)
     for cell in cells:
-        entry = matrix.entries.get(str(cell))
-        glibc = matrix.bases[entry.base].glibc if entry else None
-        judgements[str(cell)] = judge_cell(universe, cell, glibc)
+        entry = matrix.entries.get(str(cell)) if matrix else None
+        glibc = matrix.bases[entry.base].glibc if matrix and entry else None
+        judgements[str(cell)] = judgement = judge_cell(universe, cell, glibc)
+        if matrix and cell.framework_pin and cell.host == DEFAULT_HOST and str(cell) not in locked:
+            held = not any(item.override and item.when.matches(cell) for item in matrix.amendments)
+            errors, unknown = _judge_framework(known, cell)
+            judgements[str(cell)] = replace(judgement, errors=(*judgement.errors, *(errors if held else ())))
+            notes += unknown
     needless = [
         f"matrix.yaml waives {finding} for cells that do not have that finding"
         for finding in needless_waivers(universe.index.space, universe.index.boxes, universe.waivers)
     ]
-    notes = (*known.seal_notes, *needless)
-    return CellJudgements(cells=judgements, notes=notes, matrix=digest_matrix(project.root))
+    return CellJudgements(cells=judgements, notes=(*notes, *needless), matrix=digest_matrix(project.root))
+
+
+def _judge_framework(known: CompatKnowledge, cell: Cell) -> tuple[list[CellError], list[str]]:
+    """Return what the framework of a cell without a lock contradicts there, and a note where it is not known.
+
+    What its metadata say would else be found by `lock` alone. A cell that has a lock was resolved.
+    """
+    from knowngood.evidence.cell_answer import CellError
+    from knowngood_facts.compat.check_answer import check_query
+    from knowngood_facts.compat.query import pinned_package
+
+    pins = {name: version for name, version in packages_of_cell(cell).items() if version != "none"}
+    packages = tuple(pinned_package(name, version) for name, version in pins.items())
+    query = Query(gpu=cell.gpu, axes={"python": cell.python}, packages=packages)
+    name = (cell.framework_pin or ("",))[0]
+    findings = check_query(known.for_query(query), query, known.published, suggest=False).findings
+    about = [item for item in findings if name in item.packages and not item.undecided]
+    errors = [
+        CellError(id=item.id, because=item.because, finding=item.document())
+        for item in about
+        if item.severity == "error"
+    ]
+    return errors, [f"{cell}: {item.because}" for item in about if item.id == f"unknown:{name}"]
+
+
+def _sound_matrix(project: Project) -> Matrix | None:
+    """Return the matrix of a project; `None` for one with defects, whose cells are judged without their bases."""
+    try:
+        return project.matrix
+    except InputError:
+        return None
 
 
 def load_knowledge(root: Path | None = None) -> CompatKnowledge:

@@ -71,12 +71,12 @@ class PublishedCells:
             return {}
         from knowngood.evidence import cell_runs  # a query that names no cell needs no evidence
 
-        return cell_runs.read_cell_runs(self.folder, self.seal.covers_run if self.seal else None)
+        return cell_runs.read_cell_runs(self.folder, self.seal)
 
     @cached_property
     def seen_models(self) -> SeenSettings:
         """What the runs of the model suite observed."""
-        return {} if self.folder is None else merge_model_runs(load_model_runs(self.folder)[0])
+        return {} if self.folder is None else merge_model_runs(load_model_runs(self.folder, self.seal)[0])
 
     def read_run_incidents(self) -> tuple[RunIncident, ...]:
         """Read the known failures that explain what runs of the model suite observed."""
@@ -98,7 +98,7 @@ class PublishedCells:
         if cell not in self._runs:
             from knowngood.evidence import run_evidence
 
-            runs, _ = run_evidence.load_cell_evidence(self.folder, cell, self.seal.covers_run if self.seal else None)
+            runs, _ = run_evidence.load_cell_evidence(self.folder, cell, self.seal)
             self._runs[cell] = run_evidence.valid_runs(runs)
         return self._runs[cell]
 

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.core.attention import parse_attention
 from knowngood.core.errors import UsageError
-from knowngood.core.package_names import canonical_name
+from knowngood.core.package_names import canonical_name, parse_requirement_text
 from knowngood.index import wheel_tags
 
 MACHINE, DEFAULT_MACHINE = "machine", "x86_64"
@@ -28,11 +28,20 @@ VERSION_AXES = ("driver", "nvcc", "python", "glibc")
 """The axes whose value is a version."""
 
 
-class RequirementError(UsageError):
-    """A text that is not a requirement; `offset` is the place in it, in characters, where it stops being one."""
+_SHOWN = 300
+"""The most letters of a text that a message repeats."""
 
-    def __init__(self, text: str, *, offset: int) -> None:
-        super().__init__(text)
+
+class RequirementError(UsageError):
+    """A text that is not a requirement.
+
+    `reason` does not repeat the text, which may be a line of a file that was named by mistake and is secret. `offset`
+    is the place in it, in characters, where it stops being a requirement.
+    """
+
+    def __init__(self, text: str, reason: str, *, offset: int) -> None:
+        self.reason = f"not a requirement: {reason}; one is written like torch==2.6.0"
+        super().__init__(f"{text[:_SHOWN]!r} is {self.reason}")
         self.offset = offset
 
 
@@ -150,22 +159,18 @@ def pinned_package(name: str, version: str, local: str | None = None, *, explici
 
 
 def _parse_any_requirement(text: str, *, explicit: bool, python: str | None) -> PackageSpec | None:
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
 
     try:
-        requirement = Requirement(text)
+        requirement = parse_requirement_text(text)
     except InvalidRequirement as error:
         reason, *rest = str(error).splitlines()
-        message = f"{text!r} is not a requirement: {reason}; one is written like torch==2.6.0"
         caret = rest[-1].find("^") if len(rest) > 1 else -1
-        raise RequirementError(message, offset=max(0, caret - 4)) from None
+        raise RequirementError(text, reason, offset=max(0, caret - 4)) from None
     if requirement.marker and not requirement.marker.evaluate(marker_environment(python)):
         return None
     if requirement.url:
-        name = requirement.url.partition("#")[0].rpartition("/")[2]
-        if name.endswith(".whl"):
-            return _parse_wheel_name(name.replace("%2B", "+"), explicit=explicit)
-        return PackageSpec(name=canonical_name(requirement.name), specifier="", explicit=explicit)
+        raise RequirementError(text, "it is at an address, which is not looked at here; name its release", offset=0)
     clauses = [str(clause) for clause in requirement.specifier]
     extras = tuple(sorted(map(canonical_name, requirement.extras)))
     if len(clauses) == 1 and clauses[0].startswith("==") and "*" not in clauses[0]:

@@ -111,8 +111,10 @@ class RequirementReader:
         try:
             self._read_item(self._expand(item, place), place, constraint=constraint)
         except UsageError as error:
-            offset = error.offset if isinstance(error, RequirementError) else 0
-            self.add_problem(str(error), place, column + offset)
+            if isinstance(error, RequirementError):
+                self.add_problem(f"this is {error.reason}", place, column + error.offset)
+            else:
+                self.add_problem(str(error), place, column)
 
     def add_problem(self, text: str, place: UnreadLine, column: int = 1) -> None:
         """Note a defect of the file, which ends the command with exit code 2."""

@@ -102,7 +102,9 @@ def parse_rules(text: str, file: str, parse: ParseYaml = yaml_document.parse_yam
             [InputProblem(file=file, line=1, column=1, text="the file must have a list under the key 'rules'")]
         )
     rules: list[Rule] = []
-    defects: list[tuple[tuple[str | int, ...], str]] = []
+    defects: list[tuple[tuple[str | int, ...], str]] = [
+        ((key,), f"unknown key {key!r}; a file of rules has the key 'rules' alone") for key in data if key != "rules"
+    ]
     for place, item in enumerate(items):
         try:
             rules.append(parse_rule(item, file))
@@ -115,7 +117,7 @@ def parse_rules(text: str, file: str, parse: ParseYaml = yaml_document.parse_yam
 
 
 class _Defect(Exception):  # noqa: N818 - it never leaves this module
-    def __init__(self, text: str, *path: str) -> None:
+    def __init__(self, text: str, *path: str | int) -> None:
         super().__init__(text)
         self.path = path
 
@@ -130,6 +132,9 @@ def parse_rule(item: Any, file: str = "") -> Rule:
     for key in ("id", "require", "because", "source"):
         if not item.get(key):
             raise _Defect(f"the key {key!r} is missing")
+    for place, fix in enumerate(fixes := _listed(item.get("fix", []))):
+        if not isinstance(fix, Mapping) or not fix.keys() <= {"change", "note"}:
+            raise _Defect("a fix has the keys 'change' and 'note' alone", "fix", place)
     return Rule(
         id=item["id"],
         when=_conditions(item, "when"),
@@ -142,7 +147,7 @@ def parse_rule(item: Any, file: str = "") -> Rule:
         severity=_one_of(item, "severity", SEVERITIES, "error"),
         kind=_one_of(item, "kind", KINDS, "rule"),
         file=file,
-        fix=tuple(_listed(item.get("fix", []))),
+        fix=tuple(fixes),
     )
 
 

@@ -22,6 +22,7 @@ from knowngood.core import yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError
 from knowngood.core.local_files import write_atomically
+from knowngood.core.package_names import parse_requirement_text
 from knowngood.index.artefact import NoProjectError, PackageIndex, PublishedFile, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.index.releases import IndexedRelease, choose_wheel_by, group_by_release
@@ -271,7 +272,7 @@ def spell_requirement(text: str) -> str:
     small and their differences readable.
     """
     try:
-        return str(Requirement(text))
+        return str(parse_requirement_text(text))
     except InvalidRequirement:
         return _join_words(text)
 
@@ -365,7 +366,7 @@ def find_required_packages(package: PackageMetadata, extras: Iterable[str]) -> d
 @cache
 def _parse_requirement(text: str) -> Requirement | None:
     try:
-        return Requirement(text)
+        return parse_requirement_text(text)
     except InvalidRequirement:
         return None
 

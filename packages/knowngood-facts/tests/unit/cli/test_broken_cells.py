@@ -151,3 +151,37 @@ def test_what_is_kept_of_a_cell_answers_without_facts_and_an_older_matrix_is_sai
     code, document, _ = call("cells", FA0)
     assert (code, document["cells"][0]["errors"]) == (0, [])
     assert "of another matrix.yaml" in document["left_out"][0]
+
+
+def test_defects_of_the_file_and_cells_that_cannot_work_are_one_list(volta, capsys):
+    """An alias that names no cell hid that a cell cannot work."""
+    matrix = volta.root / "matrix.yaml"
+    missing = BROKEN.replace("tf5.17.0", "tf4.57.6")
+    matrix.write_text(matrix.read_text().replace("aliases:\n", f"aliases:\n  old: {missing}\n"))
+    assert main.main(["cells"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    place = (
+        matrix.read_text().splitlines().index(next(x for x in matrix.read_text().splitlines() if "gpu: sm_70, t" in x))
+    )
+    assert any(line.startswith(f"matrix.yaml:{place + 1}:1: {BROKEN}: torch 2.11.0 has machine code") for line in lines)
+    assert any(line.endswith(f"which is no cell; the nearest is {BROKEN}") for line in lines)
+    assert len(lines) == 2
+
+
+def test_a_framework_that_cannot_be_there_or_is_not_known_is_told_before_it_is_locked(home, capsys):
+    """`cells` accepted both, and `lock` failed."""
+    item = "  - {{gpu: sm_90, torch: 2.11.0, transformers: {}, base: debian12, framework: {}}}\n"
+    lines = item.format("4.57.6", "verl==0.9.1") + item.format("5.17.0", "trll==1.16.0")
+    (home.root / "matrix.yaml").write_text(MATRIX.replace("cells:\n", f"cells:\n{lines}"))
+    assert main.main(["cells"]) == 1
+    out = capsys.readouterr().out
+    assert "-verl0.9.1: verl 0.9.1 needs transformers>=5.5.3,<5.11, you have 4.57.6" in out
+    assert "there are no facts about trll (did you mean trl?)" in out
+
+
+def test_an_impossible_cell_is_named_with_its_line_above_the_table(volta, capsys):
+    text = (volta.root / "matrix.yaml").read_text().splitlines()
+    place = next(number for number, line in enumerate(text, 1) if "gpu: sm_70, t" in line)
+    assert main.main(["cells"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"matrix.yaml:{place}: {BROKEN}: torch 2.11.0 has machine code")

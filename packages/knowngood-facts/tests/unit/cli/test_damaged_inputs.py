@@ -89,3 +89,27 @@ def test_a_damaged_file_of_facts_ends_a_command_that_needs_it_with_exit_2(
     err = capsys.readouterr().err
     assert f"{root}/packages/knowngood-facts/facts/xtuner.json:1:" in err
     assert "run `knowngood harvest xtuner`" in err
+
+
+def test_a_package_at_an_address_is_not_called_compatible(capsys):
+    """`torch @ https://...` was compatible, as if any release would do."""
+    for address, verdict in (
+        ("torch @ https://example.org/latest", "unknown"),
+        ("torch @ git+https://example.org/torch.git@main", "unknown"),
+        ("git+https://example.org/torch.git@main", "unknown"),
+        ("torch @ https://example.org/torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl", "compatible"),
+        ("torch @ https://example.org/torch-2.99.0-cp311-cp311-manylinux_2_28_x86_64.whl", "unknown"),
+    ):
+        main(["check", address, "--json"])
+        assert json.loads(capsys.readouterr().out)["verdict"] == verdict, address
+
+
+def test_a_file_that_is_no_list_of_packages_is_not_repeated(tmp_path, capsys):
+    """`-r /etc/shadow`, called by a script with the rights of root, printed its lines."""
+    secret = tmp_path / "shadow"
+    secret.write_text("root:$6$SALT$HASH:19000:0:::\nmachine h login me password GEHEIM\n-----BEGIN KEY-----\n")
+    for words in (["-r", str(secret)], ["-r", str(secret), "--json"]):
+        assert main(["check", *words]) == 2
+        out, err = capsys.readouterr()
+        assert f"{secret}:1:5: this is not a requirement" in err
+        assert not [word for word in ("HASH", "GEHEIM", "SALT") if word in out + err]

@@ -207,7 +207,7 @@ def test_groups_that_include_each_other_are_refused():
 
 
 def test_a_defect_of_a_project_has_its_line_and_column():
-    with pytest.raises(InputError, match=r"^pyproject.toml:4:10: 'torch =>2'"):
+    with pytest.raises(InputError, match=r"^pyproject.toml:4:10: this is not a requirement: Expected"):
         parse(PROJECT.replace("torch==2.6.0", "torch =>2"), "pyproject.toml")
     with pytest.raises(InputError, match=r"^pyproject.toml:2:\d+: not TOML"):
         parse("[project]\nname = x\n", "pyproject.toml")
@@ -301,7 +301,7 @@ def test_the_pip_part_of_a_conda_environment():
     assert requirements.python == "3.12"
     assert [(line.line, line.package) for line in requirements.unread] == [(6, "pytorch")]
     assert texts(parse(CONDA, "environment.yml", python="3.11"))[1] == "numpy==1.26.4"
-    with pytest.raises(InputError, match=r"^environment.yml:8:12: 'torch=>2.6.0'"):
+    with pytest.raises(InputError, match=r"^environment.yml:8:12: this is not a requirement: Expected"):
         parse(CONDA.replace("torch==2.6.0", "torch=>2.6.0"), "environment.yml")
 
 

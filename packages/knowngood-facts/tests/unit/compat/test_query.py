@@ -127,3 +127,13 @@ def test_a_malformed_condition_of_use(text: str):
 def test_a_malformed_query_of_a_batch(item: object):
     with pytest.raises(UsageError):
         query.query_from_document(item)
+
+
+def test_a_marker_that_is_nested_too_deeply_is_refused_at_once():
+    for depth, fits in ((10, True), (21, False), (100_000, False)):
+        text = "torch; " + "(" * depth + "python_version > '3'" + ")" * depth
+        if fits:
+            assert query.parse_requirement(text).name == "torch"
+        else:
+            with pytest.raises(UsageError, match="more than 20 parentheses"):
+                query.parse_requirement(text)

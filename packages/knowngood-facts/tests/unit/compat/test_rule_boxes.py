@@ -255,3 +255,18 @@ def test_a_wheel_of_the_stable_abi_is_for_newer_pythons_too():
     book = Factbook(tables={"x": facts, "y": {"1": {"facts": {"pythons": ["3.8", "3.13"]}}}})
     assert book.fact("x", "1.0", "pythons") == ["3.9", "3.13"]
     assert book.fact("x", "2.0", "pythons") == ["3.9"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("rulez: []\nrules: []\n", "r.yaml:1:"),
+        ("rules:\n  - {id: a, require: {torch: '*'}, because: b, source: c, fix: [{chance: {}}]}\n", "r.yaml:2:"),
+        ("rules:\n  - {id: a, require: {torch: '*'}, because: b, source: c, fixx: []}\n", "r.yaml:2:"),
+        ("rules:\n  - {id: a, require: {torch: {hasnt: x}}, because: b, source: c}\n", "r.yaml:2:"),
+    ],
+)
+def test_an_unknown_key_at_any_depth_is_named(text, place):
+    with pytest.raises(InputError) as caught:
+        rules.parse_rules(text, "r.yaml")
+    assert str(caught.value).startswith(place)

@@ -13,7 +13,7 @@ from knowngood.cli import main
 from knowngood.core import local_files
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
-from knowngood.evidence import run_evidence
+from knowngood.evidence import model_runs, run_evidence, sealed_files
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.project import release_seal, release_signers
 from knowngood.project.checkout import Project
@@ -238,3 +238,82 @@ def test_sealing_needs_a_key(home, capsys, monkeypatch):
 def test_this_repository_is_unsigned():
     assert Project(ROOT).seal is None
     assert not (ROOT / "seal.json").exists()
+
+
+def red_run_after(keyed, capsys):
+    """A sealed good run with a sealed red one after it; returns the file of the red one."""
+    store(keyed, run(10))
+    (red,) = store(keyed, run(11, ok=False))
+    assert seal(capsys)[0] == 0
+    assert tier()[0] is not Tier.TRAINS_ON_GPU
+    return red
+
+
+def shown_by(capsys, *words):
+    main.main([*words, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def assert_nothing_is_proven(project, capsys, words):
+    """`cells`, `pick`, `publish`, `check` and the pages say nothing of a cell that has lost a run."""
+    document = shown_by(capsys, "cells", FA0)
+    assert document["cells"][0]["tier"] not in {"trains-on-gpu", "trains-on-cpu"}
+    assert document["cells"][0]["attention"] == {}
+    assert any(words in note for note in document["left_out"])
+    assert main.main(["cells", FA0]) == 1
+    capsys.readouterr()
+    picked = {cell["id"]: cell["tier"] for cell in shown_by(capsys, "pick", "--gpu", "sm_90")["cells"]}
+    assert "trains-on-gpu" not in picked.values()
+    with pytest.raises(KnowngoodError, match=words):
+        proof(project)
+    assert knowledge.load_knowledge().published.valid_runs(FA0) == []
+    standings = catalog_collection.read_cell_standings(project.evidence, Project(project.root).seal)
+    assert standings[FA0][0].tier(locked=False) is Tier.NONE
+
+
+def test_a_red_run_that_was_removed_from_under_the_seal_proves_nothing(keyed, capsys):
+    red_run_after(keyed, capsys).unlink()
+    assert_nothing_is_proven(keyed, capsys, "missing, although seal.json names it")
+
+
+def test_a_red_run_that_was_removed_from_under_the_ledger_proves_nothing(keyed, capsys):
+    red = red_run_after(keyed, capsys)
+    (keyed.root / "matrix.yaml").write_text(MATRIX)  # without a key
+    ledger = keyed.evidence / "SHA256SUMS"
+    ledger.write_text(sealed_files.render_ledger(keyed.evidence))
+    red.unlink()
+    assert sealed_files.render_ledger(keyed.evidence) == ledger.read_text(), "a line stays when its file goes"
+    assert_nothing_is_proven(keyed, capsys, "missing, although SHA256SUMS names it")
+
+
+def test_a_run_that_was_edited_and_renamed_to_its_digest_is_missed_by_the_ledger(home, capsys):
+    (red,) = store(home, run(11, ok=False))
+    (home.evidence / "SHA256SUMS").write_text(sealed_files.render_ledger(home.evidence))
+    forged = red.read_text().replace('"ok": false', '"ok": true').replace('"fail"', '"pass"')
+    red.unlink()
+    sealed_files.write_sealed_json(red.parent, red.stem.rpartition("-")[0], forged)
+    assert_nothing_is_proven(home, capsys, "missing, although SHA256SUMS names it")
+
+
+def test_all_runs_of_a_cell_that_were_removed_are_missed(keyed, capsys):
+    red_run_after(keyed, capsys)
+    shutil.rmtree(keyed.evidence / FA0)
+    assert_nothing_is_proven(keyed, capsys, "missing, although seal.json names it")
+
+
+def test_a_run_of_a_model_that_was_removed_takes_the_others_with_it(home):
+    folder = home.evidence / "models/qwen2"
+    paths = [sealed_files.write_sealed_json(folder, f"2026112{day}T100000Z-5", f'{{"day": {day}}}') for day in (1, 2)]
+    (home.evidence / "SHA256SUMS").write_text(sealed_files.render_ledger(home.evidence))
+    paths[0].unlink()
+    runs, (note,) = model_runs.load_model_runs(home.evidence)
+    assert runs == []
+    assert "missing, although SHA256SUMS names it" in note
+
+
+def test_without_a_key_a_tier_is_called_unsigned_once(home, capsys):
+    store(home, run(10))
+    for words in (["cells"], ["pick", "--gpu", "sm_90"]):
+        assert main.main(words) == 0
+        assert capsys.readouterr().out.count(sealed_files.UNSIGNED_EVIDENCE) == 1
+        assert shown_by(capsys, *words)["signed"] is False

@@ -42,7 +42,8 @@ def show_plan(arguments: argparse.Namespace) -> Answer:
     engine = container_engine.find_running_engine()
     plan = build_survey.survey_plan(project, cells, wheelhouse.wheelhouse_folder(arguments.wheelhouse), engine)
     host = engine.host if engine else None
-    return Answer(0, {"engine": host, **plan.document()}, _text(plan, host))
+    refused = any(cell.action is PlanAction.REFUSED for cell in plan.cells)
+    return Answer(2 if refused else 0, {"engine": host, **plan.document()}, _text(plan, host))
 
 
 def _text(plan: MatrixPlan, engine_host: str | None) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import InputError, InputProblem, KnowngoodError
 from knowngood.core.formatting import format_bytes, format_table
+from knowngood.core.matrix import Matrix, MatrixError
 from knowngood.core.matrix_entries import Retirement
-from knowngood.evidence.cell_answer import UNJUDGED
+from knowngood.evidence.cell_answer import UNJUDGED, CellJudgement
 from knowngood.evidence.observed_run import RecordedRun
-from knowngood.project.cell_answers import CellAnswers
+from knowngood.project.cell_answers import CellAnswers, judge_cells
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 
 if TYPE_CHECKING:
@@ -46,12 +48,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted;
     one that nobody judged makes it 3.
     """
-    from knowngood.evidence.sealed_files import describe_unsigned_run
+    from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE, describe_unsigned_run
     from knowngood.smoke.suite_files import has_suite, hash_suite
     from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
     project = find_project()
-    matrix = project.matrix
+    matrix = _load_matrix(project)
     if arguments.jobs:
         return _plan_jobs(arguments, project)
     shared_arguments.refuse_options(arguments, ("changed_since", "gpus", "runner"), "belongs to --jobs")
@@ -69,6 +71,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     cells = [
         {
             "id": name,
+            "line": matrix.lines[answer.cell],
             "axes": {str(axis): value for axis, value in answer.cell.axes().items()},
             "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
             "tier": str(answer.tier),
@@ -84,7 +87,26 @@ def run(arguments: argparse.Namespace) -> Answer:
     left_out = [note for name in answers for note in known.standing(name).left_out]
     unsigned = [describe_unsigned_run(file) for name in answers for file in known.standing(name).unsigned]
     notes = [*left_out, *unsigned, *known.judgements.notes]
-    return _answer(cells, notes, trusted=not left_out)
+    answer = _answer(cells, notes, trusted=not left_out)
+    text = "\n".join([answer.text, *([] if project.seal else [UNSIGNED_EVIDENCE]), *project.foreign_knowledge])
+    return Answer(answer.code, answer.document | {"signed": project.seal is not None, "sources": project.sources}, text)
+
+
+def _load_matrix(project: Project) -> Matrix:
+    """Return the matrix. Where it has defects, they are reported together with the cells that the rules forbid."""
+    try:
+        return project.matrix
+    except MatrixError as error:
+        problems = list(error.problems)
+        with contextlib.suppress(KnowngoodError):  # what judges cells needs more of the file than is sound
+            judged = judge_cells(project, error.lines)
+            cells = judged.cells if judged else {str(cell): CellJudgement() for cell in error.lines}
+            problems += [
+                InputProblem(file=MATRIX_FILE, line=line, column=1, text=f"{cell}: {finding.because}  [{finding.id}]")
+                for cell, line in error.lines.items()
+                for finding in cells[str(cell)].errors
+            ]
+        raise InputError(problems) from None
 
 
 def _suite_document(run: RecordedRun | None, suite: str | None) -> dict[str, Any] | None:
@@ -107,13 +129,17 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool =
         for cell in cells
     ]
     header = ["cell", "tier", "aliases", "seen training on its GPU", "on a CPU only", "refused or wrong"]
-    errors = [f"{cell['id']}: {error['because']}  [{error['id']}]" for cell in broken for error in cell["errors"]]
+    errors = [
+        f"{MATRIX_FILE}:{cell['line']}: {cell['id']}: {error['because']}  [{error['id']}]"
+        for cell in broken
+        for error in cell["errors"]
+    ]
     retired = [
         Retirement(on=item["on"], successor=item["for"]).sentence(cell["id"])
         for cell in cells
         if (item := cell["retired"])
     ]
-    text = "\n".join([format_table(header, rows), *errors, *retired, *left_out])
+    text = "\n".join([*errors, format_table(header, rows), *retired, *left_out])
     errors_of_maintained = {error["id"] for cell in broken if not cell["retired"] for error in cell["errors"]}
     code = 1 if not trusted or errors_of_maintained - {UNJUDGED.id} else 3 if errors_of_maintained else 0
     return Answer(code, {"cells": cells, "left_out": left_out}, text)

@@ -24,11 +24,13 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from knowngood import __version__
 from knowngood.core import extensions, local_files
 from knowngood.core.errors import InputError, KnowngoodError, UsageError, error_from_os
+from knowngood.core.formatting import escape_controls
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Word:
 def build_parser(command: str | None = None, *, alone: bool = False) -> argparse.ArgumentParser:
     """Return the parser with the arguments of one `command`, and with the names of all others unless `alone`."""
     top = _Parser(prog="knowngood", description="Known-good container images for training transformer models.")
-    top.add_argument("--version", action="version", version=f"knowngood {__version__}")
+    top.add_argument("--version", action=_VersionAction, nargs=0, help="the version, and where data come from")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     top.commands = {name: COMMANDS[name]} if (name := command or "") in COMMANDS and alone else all_commands()
     for name, entry in top.commands.items():
@@ -253,13 +255,17 @@ def _import_command(command: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 yes or done, 1 no or failed, 2 usage, 3 unknown, 4 something missing.
 
-    `run` becomes the program that it starts; what fails before that is 125. SIGTERM ends a command like Ctrl-C.
+    `run` becomes the program that it starts; what fails before that is 125. SIGTERM and the end of its
+    terminal (SIGHUP) end a command like Ctrl-C.
     """
     with contextlib.suppress(ValueError):  # only the main thread may set a signal handler
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # `nohup` ignores it
+            signal.signal(signal.SIGHUP, signal.default_int_handler)
     gc.set_threshold(
         200_000
     )  # most commands end before there is much to collect, and looking for it took a tenth of them
+    _open_standard_streams()
     local_files.remove_stale_scratch()
     words = list(sys.argv[1:] if argv is None else argv)
     own = list(itertools.takewhile(lambda word: word != "--", words))
@@ -275,6 +281,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return PROGRAM_NOT_STARTED
 
 
+def _open_standard_streams() -> None:
+    """Lead each standard stream that the caller has closed to /dev/null, so that no file gets its number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
     """Run a command and return its exit code. `own` are the words before `--`; those after it are a program's."""
     command = find_command(own)
@@ -288,7 +305,7 @@ def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
         if as_json and answer.document is not None:  # `check --batch` prints its answers itself
             print(_json(answer.document))
         elif answer.text:
-            print(answer.text)
+            print(escape_controls(answer.text))
         sys.stdout.flush()
     except KnowngoodError as error:
         return _print_error(error, as_json=as_json)
@@ -320,6 +337,18 @@ def _json(document: Any) -> str:
             if text.isascii():
                 return text
     return json.dumps(document, indent=1)
+
+
+class _VersionAction(argparse.Action):
+    """Prints the version, the program's folder, and the folders of the data that answers come from here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from knowngood.project.checkout import find_project
+
+        lines = [f"knowngood {__version__}", f"program: {Path(__file__).parents[1]}"]
+        lines += [f"{name}: {folder}" for name, folder in find_project().sources.items()]
+        print("\n".join(lines))
+        parser.exit()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -357,7 +386,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _print_error(error: KnowngoodError, *, as_json: bool) -> int:
     prefix = "" if isinstance(error, InputError) else "knowngood: "
-    print(f"{prefix}{error}", file=sys.stderr)
+    print(escape_controls(f"{prefix}{error}"), file=sys.stderr)
     if as_json:
         print(json.dumps({"error": str(error), "exit": error.exit_code}, indent=1))
     return error.exit_code

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from knowngood.core.errors import redact_credentials
+from knowngood.core.formatting import escape_controls
 from knowngood.core.notify import Notify
 
 
@@ -21,7 +22,7 @@ def report_progress(subject: str) -> Iterator[Notify]:
         def print_step(step: str) -> None:
             nonlocal last
             if step != last:
-                shown = redact_credentials(step)
+                shown = escape_controls(redact_credentials(step))
                 print(f"[{time.monotonic() - start:6.1f}s] {subject}: {shown}", file=sys.stderr, flush=True)
                 last = step
 
@@ -35,11 +36,11 @@ def report_progress(subject: str) -> Iterator[Notify]:
         task = live.add_task(subject, total=None)
 
         def update_line(step: str) -> None:
-            live.update(task, description=f"{subject}: {redact_credentials(step)}")
+            live.update(task, description=escape_controls(f"{subject}: {redact_credentials(step)}"))
 
         yield update_line
 
 
 def print_notice(text: str) -> None:
     """Print a line to standard error, where standard output belongs to a program."""
-    print(f"knowngood: {text}", file=sys.stderr, flush=True)
+    print(escape_controls(f"knowngood: {text}"), file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from knowngood.base import base_image
 from knowngood.cli.main import Answer
 from knowngood.core import extensions
 from knowngood.core.local_files import write_atomically
+from knowngood.evidence import sealed_files
 from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
 from knowngood.project.cell_answers import JUDGEMENTS_FILE, CellAnswers, judge_cells
@@ -35,11 +36,12 @@ def render_project(project: Project, *, check: bool) -> Answer:
     for cell in project.matrix.cells:
         locked = project.tree.load(cell)
         if locked is None:
-            if str(cell) not in project.matrix.retired:
-                unlocked.append(str(cell))
+            unlocked += [] if str(cell) in project.matrix.retired else [str(cell)]
             continue
         path = project.tree.cell_folder(cell) / "Dockerfile"
         files[path] = dockerfile.render_dockerfile(locked, project.templates)
+    if ledger := sealed_files.render_ledger(project.evidence):
+        files[project.evidence / sealed_files.LEDGER] = ledger
     left_out = [note for item in CellAnswers(project).runs.values() for note in item.standing.left_out]
     if judgements := judge_cells(project, project.matrix.cells):
         files[project.root / JUDGEMENTS_FILE] = judgements.render()
@@ -60,8 +62,9 @@ def render_project(project: Project, *, check: bool) -> Answer:
             text = "\n".join([*notes, diff + ("stale; run `knowngood render`" if diff else "")])
             document = {"current": False, "diff": diff, "unlocked": unlocked, "left_out": left_out, "records": older}
             return Answer(1, document, "\n".join([*_describe_records(older), text]))
-        document = {"current": True, "files": len(files), "records": older}
-        return Answer(0, document, "\n".join([*_describe_records(older), f"{len(files)} files are current"]))
+        document = {"current": True, "files": len(files), "records": older, "sources": project.sources}
+        lines = [*_describe_records(older), f"{len(files)} files are current", *project.foreign_knowledge]
+        return Answer(0, document, "\n".join(lines))
     changed = [str(path.relative_to(project.root)) for path, text in files.items() if write_atomically(path, text)]
     with cell_locking.hold_lock_folder(project.tree):
         for path in obsolete:

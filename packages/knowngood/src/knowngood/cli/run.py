@@ -20,7 +20,7 @@ from knowngood.core import extensions
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.extensions import ExaminedLine
 from knowngood.launch import added_packages, container_run, run_guard, run_host
-from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
+from knowngood.launch.container_run import ContainerRun, GpuAccess, RunNetwork, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="of /dev/shm, which NCCL and data loaders use: 16g, or host for the machine's own "
         "(default: half of the memory)",
+    )
+    parser.add_argument(
+        "--network",
+        choices=tuple(RunNetwork),
+        help="host: that of the machine, which NCCL needs between nodes (default: bridge, where the engine has one)",
     )
     parser.add_argument(
         "--with",
@@ -118,11 +123,12 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("--json is only for --print: without it, the output is the program's own")
     if arguments.print and arguments.prove:
         raise UsageError("--print runs nothing, and --prove runs the suite; give one of them")
+    folder = run_host.find_working_folder()
     container = ContainerRun(
         image="",
         program=tuple(arguments.program),
-        user=run_host.read_user_ids(),
-        folder=run_host.find_working_folder(),
+        user=run_host.read_user_ids(folder),
+        folder=folder,
         mounts=tuple(container_run.parse_folder_mount(text) for text in arguments.volume),
         variables=container_run.choose_variables(arguments.env, os.environ),
         shared_memory=arguments.shm_size or run_host.half_of_memory(),
@@ -139,19 +145,21 @@ def run(arguments: argparse.Namespace) -> Answer:
 
         is_elsewhere = arguments.gpu != ANY_GPU and not nvidia.gpus
         engine = None if is_elsewhere else container_engine.find_running_engine(builds=False)
-        container = run_host.fit_to_machine(container, engine, nvidia)
+        container = run_host.fit_to_machine(container, engine, nvidia, arguments.network)
         if is_elsewhere:
             container = replace(container, gpus=GpuAccess.RUNTIME)
             print_notice(choice.text)
             print_notice(f"no GPU here: the commands are for a machine with {arguments.gpu}, /dev/shm as large as here")
         else:
-            _tell(choice, lines, container.gpus, nvidia)
+            _tell(choice, lines, container, nvidia)
         additions = run_image.choose_image_additions(arguments, project, choice.cell)
         container = run_image.name_program_image(container, project, choice.cell, additions)
         return _printed(container, choice, lines, engine)
     engine = _ensure_engine()
-    container = run_host.fit_to_machine(container, engine, nvidia)
-    _tell(choice, lines, container.gpus, nvidia)
+    container = run_host.fit_to_machine(container, engine, nvidia, arguments.network)
+    if container.network is RunNetwork.HOST and not arguments.network:
+        print_notice(f"the engine at {engine.host} has no bridge: the program has the network of this machine")
+    _tell(choice, lines, container, nvidia)
     _remove_abandoned(engine, container.user)
     additions = run_image.choose_image_additions(arguments, project, choice.cell)
     image = run_image.get_cell_image(project, choice.cell, engine)
@@ -213,10 +221,12 @@ def _remove_abandoned(engine: Engine, user: UserIds) -> None:
             print_notice(f"removed {name}, which an earlier run left when it was killed")
 
 
-def _tell(choice: RunChoice, lines: Sequence[ExaminedLine], gpus: GpuAccess, nvidia: NvidiaState) -> None:
+def _tell(choice: RunChoice, lines: Sequence[ExaminedLine], container: ContainerRun, nvidia: NvidiaState) -> None:
     """Print to stderr what runs where; stdout is the program's."""
     print_notice(choice.text)
-    if gpus is GpuAccess.NONE:
+    for name in container_run.find_loopback_proxies(container, os.environ):
+        print_notice(f"{name} is an address of this machine, which a network of its own does not reach: --network host")
+    if container.gpus is GpuAccess.NONE:
         reason = f" ({nvidia.problem})" if nvidia.problem else ""
         print_notice(f"no GPU here{reason}: the program runs on the CPU")
     for line in lines:
@@ -242,6 +252,7 @@ def _printed(
         "image": container.image,
         "reference": container.reference or None,
         "gpus": str(container.gpus),
+        "network": str(container.network),
         "variables": list(container.variables),
         "commands": commands,
         "lines": [line.document() for line in lines],

@@ -15,7 +15,8 @@ from knowngood.core.lazy_patterns import lazy_pattern
 
 _URL_USER = lazy_pattern(r"(?i)\b((?:https?|socks\w*|ftp)://)[^/\s\"'<>]*@")
 # `name:tag@sha256:...` names an image, it is no login.
-_PASSWORD = lazy_pattern(r"(://|(?<![\w/@:.-]))[^\s/@:\"'<>`=]+:[^\s/:\"'<>`]+@(?!sha256:)(?=[\w\[])")
+# The lengths have bounds, since a long text has a possible beginning at each of its letters.
+_PASSWORD = lazy_pattern(r"(://|(?<![\w/@:.-]))[^\s/@:\"'<>`=]{1,256}:[^\s/:\"'<>`]{1,4096}@(?!sha256:)(?=[\w\[])")
 
 
 def redact_credentials(text: str) -> str:

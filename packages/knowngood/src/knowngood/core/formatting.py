@@ -8,6 +8,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from knowngood.core.lazy_patterns import lazy_pattern
+
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(B|kB|MB|GB)")
 
@@ -65,3 +67,14 @@ def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+
+
+_CONTROLS = lazy_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    """Return text for a terminal: what could move its cursor, colour it or reverse the order of letters is escaped.
+
+    Line ends and tabs stay. Logs, files and answers of servers, whose words are repeated, may hold anything.
+    """
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -17,11 +17,18 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @cache
 def data_folder() -> Path:
-    """Return the folder that holds `matrix.yaml` and the other data files.
+    """Return the folder that holds `matrix.yaml` and the other data files: facts, rules, incidents, templates.
 
-    From a checkout (`packages/knowngood/src/knowngood` below it) this is the checkout. Installed from a wheel it is
-    `knowngood/_data`, to which the wheels of the other distributions add theirs.
+    In a checkout of this program it is that checkout, wherever the program is installed, so that facts and rules are of
+    the same place as the cells. Elsewhere it is the checkout from which the program runs
+    (`packages/knowngood/src/knowngood` below it); installed from a wheel it is `knowngood/_data`, to which the wheels
+    of the other distributions add theirs.
     """
+    with contextlib.suppress(OSError):  # the working folder was removed
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / "packages/knowngood/src/knowngood").is_dir() and (folder / FACTS_FOLDER).is_dir():
+                return folder
     checkout = _PACKAGE.parents[3] if len(_PACKAGE.parents) > 3 else _PACKAGE
     if (checkout / "packages/knowngood/src").is_dir() and _PACKAGE.is_relative_to(checkout / "packages"):
         return checkout

@@ -32,7 +32,7 @@ from knowngood.core.value_problems import (
     describe_unknown_flash_attn,
     describe_unknown_framework,
     describe_unknown_release,
-    hint_nearest_name,
+    hint_nearest_cell,
 )
 from knowngood.core.yaml_document import YamlDocument, parse_yaml, parse_yaml_with_problems
 
@@ -102,6 +102,15 @@ class Amendment:
     because: str
 
 
+class MatrixError(InputError):
+    """Defects of matrix.yaml, with the cells that it has all the same, so that these can be judged in the same run."""
+
+    def __init__(self, problems: Sequence[InputProblem], lines: Mapping[Cell, int]) -> None:
+        super().__init__(problems)
+        self.lines = lines
+        """Maintained cell -> the line of its item."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
     """The whole of matrix.yaml, checked and consistent."""
@@ -113,6 +122,8 @@ class Matrix:
     amendments: tuple[Amendment, ...]
     entries: Mapping[str, MatrixEntry]
     """Cell id -> its entry, in the order of the file."""
+    lines: Mapping[Cell, int]
+    """Cell -> the line of the file that has it."""
     aliases: Mapping[str, str]
     size: int | None
     """The most bytes that the image of one cell may have in a registry."""
@@ -211,10 +222,12 @@ class _MatrixReader:
         self.source = source
         self.facts = facts
         self.problems = problems
+        self.lines: dict[Cell, int] = {}
 
     def matrix(self) -> Matrix:
         raw = self.raw
-        all_layers_valid = len(raw.layers) == len(self.source.data["layers"])
+        written = self.source.data.get("layers")
+        all_layers_valid = isinstance(written, dict) and len(raw.layers) == len(written)
         if all_layers_valid and not any("*" in globs for globs in raw.layers.values()):
             text = "no glob in layers matches every distribution; end the section with a layer of '*'"
             self.report(("layers",), text, key=True)
@@ -233,7 +246,8 @@ class _MatrixReader:
         self.check_successors(entries, complete=complete)
         amendments = [self.amendment(item, index) for index, item in enumerate(raw.amendments) if item]
         if self.problems:
-            raise InputError(list(dict.fromkeys(self.problems)))
+            lines = {cell: line for cell, line in self.lines.items() if not entries[str(cell)].retired}
+            raise MatrixError(list(dict.fromkeys(self.problems)), lines)
         return Matrix(
             locked_at=raw.locked_at,
             gpus=raw.gpus,
@@ -241,6 +255,7 @@ class _MatrixReader:
             layers=raw.layers,
             amendments=tuple(item for item in amendments if item is not None),
             entries=entries,
+            lines=self.lines,
             aliases=raw.aliases,
             size=parse_bytes(raw.size.cell) if raw.size else None,
             publish=PublishPolicy(
@@ -270,17 +285,15 @@ class _MatrixReader:
 
     def entries(self) -> dict[str, MatrixEntry]:
         entries: dict[str, MatrixEntry] = {}
-        indexes: dict[str, int] = {}
         for index, item in enumerate(self.raw.cells):
             for entry in self.expand(item, index) if item else ():
                 name = str(entry.cell)
                 if name in entries:
-                    first = self.source.problem(("cells", indexes[name]), "").line
-                    text = f"the cell {name} is there already, from line {first}; remove one of them"
+                    text = f"the cell {name} is there already, from line {self.lines[entry.cell]}; remove one of them"
                     self.report(("cells", index), text)
                     continue
                 entries[name] = entry
-                indexes[name] = index
+                self.lines[entry.cell] = self.source.problem(("cells", index), "").line
         return entries
 
     def stacks(self, entries: Mapping[str, MatrixEntry], *, complete: bool) -> dict[str, MatrixEntry]:
@@ -303,6 +316,7 @@ class _MatrixReader:
                     text = f"the cell {cell} is there already; remove one of them"
                     self.report(("stacks", trainer, "on", index), text)
                     continue
+                self.lines[cell] = self.source.problem(("stacks", trainer, "on", index), "").line
                 made[str(cell)] = replace(
                     below,
                     cell=cell,
@@ -320,7 +334,7 @@ class _MatrixReader:
                     ("aliases", alias), f"the alias {alias!r} is itself a cell id; give it another name", key=True
                 )
             if target not in entries and (complete or not _is_cell_id(target)):
-                hint = hint_nearest_name(target, entries, "; the nearest is")
+                hint = hint_nearest_cell(target, entries)
                 self.report(("aliases", alias), f"the alias {alias!r} names {target!r}, which is no cell{hint}")
 
     def check_successors(self, entries: Mapping[str, MatrixEntry], *, complete: bool) -> None:
@@ -334,7 +348,7 @@ class _MatrixReader:
                 if entries[target].retired:
                     self.report(path, f"the successor {target} is retired itself; name one that is not, or `none`")
             elif complete or not _is_cell_id(target):
-                hint = hint_nearest_name(target, entries, "; the nearest is")
+                hint = hint_nearest_cell(target, entries)
                 self.report(path, f"the successor {target!r} is no cell of this file{hint}")
 
     def amendment(self, item: matrix_schema.AmendmentItem, index: int) -> Amendment | None:

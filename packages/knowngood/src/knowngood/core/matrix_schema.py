@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Annotated, Any, Literal, TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,7 @@ from knowngood.core.errors import InputProblem, UsageError
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.layer_groups import validate_group_name
 from knowngood.core.matrix_entries import ENTRY_AXES, normal_axis_value
+from knowngood.core.package_names import parse_requirement_text
 from knowngood.core.publish_policy import LeastTier
 from knowngood.core.yaml_document import YamlDocument
 
@@ -79,7 +80,7 @@ def _framework(value: str) -> str:
 
 def _requirement(value: str) -> str:
     try:
-        Requirement(value)
+        parse_requirement_text(value)
     except InvalidRequirement as error:
         raise ValueError(f"{value!r} is not a requirement (PEP 508): {str(error).splitlines()[0]}") from None
     if not value.isprintable() or "@" in value:
@@ -340,9 +341,10 @@ def validate_matrix_file(source: YamlDocument) -> tuple[MatrixFile | None, list[
         except ValidationError as error:
             errors = error.errors(include_url=False)
             problems += [problem_from_pydantic(source, item) for item in errors if item["loc"] not in handled]
+            before = copy.deepcopy(data)
             removed = [_remove(data, item["loc"], unknown=item["type"] == "extra_forbidden") for item in errors]
             handled |= {item["loc"][:1] for item in errors}
-            if not all(removed):
+            if not all(removed) or data == before:  # without a change, the same errors would come again for ever
                 return None, problems
 
 

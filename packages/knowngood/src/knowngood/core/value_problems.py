@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework
+from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, flash_attn_package, parse_cell, parse_framework
+from knowngood.core.errors import UsageError
 from knowngood.core.hosts import HostArchitecture
 from knowngood.core.nearest_names import find_nearest_versions
 
@@ -19,6 +20,26 @@ def hint_nearest_name(name: str, names: Mapping[str, object], words: str) -> str
     """Return `words` and the nearest of `names`; empty text when there are no names."""
     near = difflib.get_close_matches(name, names, 1, 0)
     return f"{words} {near[0]}" if near else ""
+
+
+def hint_nearest_cell(name: str, entries: Mapping[str, MatrixEntry]) -> str:
+    """Return a hint at the cell that is nearest to one that is not there.
+
+    One for the same GPU is nearer than one that is spelt alike: on another GPU nothing of it would run. A name that is
+    no cell's id is compared by its letters.
+    """
+    try:
+        wanted = parse_cell(name).axes()
+    except UsageError:
+        return hint_nearest_name(name, entries, "; the nearest is")
+
+    def likeness(entry: MatrixEntry) -> tuple[bool, int, float]:
+        axes = entry.cell.axes()
+        same = sum(axes.get(axis) == value for axis, value in wanted.items())
+        alike = difflib.SequenceMatcher(None, name, str(entry.cell)).ratio()
+        return axes[Axis.GPU] == wanted[Axis.GPU], same, alike
+
+    return f"; the nearest is {max(entries.values(), key=likeness).cell}" if entries else ""
 
 
 def describe_missing_name(name: str, section: Mapping[str, object], title: str) -> str | None:
@@ -60,7 +81,7 @@ def describe_unfit_place(word: str, below: MatrixEntry | None, entries: Mapping[
     `word` is its id or alias, `below` its entry, `None` when there is no such cell; `entries` are all that there are.
     """
     if below is None:
-        return f"{word!r} is no cell of this file" + hint_nearest_name(word, entries, "; the nearest is")
+        return f"{word!r} is no cell of this file" + hint_nearest_cell(word, entries)
     if below.cell.framework_pin:
         return f"{word} has a framework of its own, {' '.join(below.cell.framework_pin)}; name a cell without one"
     if below.retired:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from knowngood.evidence import sealed_files
 from knowngood.evidence.cell_standing import CellStanding, standing_from_runs
 from knowngood.evidence.observed_run import RecordedRun, RunDetails, StepFigures, load_run_details
 from knowngood.evidence.run_evidence import RunPlace, SettingObservation
+from knowngood.evidence.sealed_files import RunSeal
 
 _OTHER_RUNS = frozenset({"incidents", "models", "nights", "parallel"})
 """The folders beside those of cells."""
@@ -41,30 +42,34 @@ def list_run_files(folder: Path) -> list[Path]:
     return sorted(path for path in files if path.parent.name not in _OTHER_RUNS and path.name[0] != ".")
 
 
-def read_cell_runs(folder: Path, covers: Callable[[str], bool] | None = None) -> Mapping[str, CellRuns]:
-    """Return cell id -> its runs, for every cell that has a file of evidence. A cell is judged when it is asked for.
+def read_cell_runs(folder: Path, seal: RunSeal | None = None) -> Mapping[str, CellRuns]:
+    """Return cell id -> its runs, for every cell that has evidence or has lost some. A cell is judged when asked for.
 
-    With `covers`, which says whether the project's seal covers a file, a good run that it does not cover proves
-    nothing; a red run counts in any case.
+    With the project's seal, a good run that it does not cover proves nothing; a red run counts in any case. Of a cell
+    that has lost a file, no run proves anything.
     """
-    by_cell: dict[str, list[str]] = {}
+    lost = sealed_files.find_missing_files(folder, seal)
+    by_cell: dict[str, list[str]] = {cell: [] for cell in lost if cell.partition("/")[0] not in _OTHER_RUNS}
     for path, content in _read_files(folder).items():
         by_cell.setdefault(path.parent.name, []).append(content)
-    return _JudgedCells(by_cell, covers)
+    return _JudgedCells(by_cell, lost, seal)
 
 
 class _JudgedCells(Mapping[str, CellRuns]):
     """The runs of each cell, from what the cache keeps of their files: most commands ask for one or two cells."""
 
-    def __init__(self, contents: Mapping[str, Sequence[str]], covers: Callable[[str], bool] | None) -> None:
+    def __init__(
+        self, contents: Mapping[str, Sequence[str]], lost: Mapping[str, Sequence[str]], seal: RunSeal | None
+    ) -> None:
         self._contents = contents
-        self._covers = covers
+        self._lost = lost
+        self._seal = seal
         self._judged: dict[str, CellRuns] = {}
 
     def __getitem__(self, cell: str) -> CellRuns:
         if cell not in self._judged:
             items = [_from_data(json.loads(content)) for content in self._contents[cell]]
-            self._judged[cell] = _judge_runs(items, self._covers)
+            self._judged[cell] = _judge_runs(items, self._lost.get(cell, ()), self._seal)
         return self._judged[cell]
 
     def __iter__(self) -> Iterator[str]:
@@ -74,11 +79,12 @@ class _JudgedCells(Mapping[str, CellRuns]):
         return len(self._contents)
 
 
-def _judge_runs(items: Iterable[RunDetails | str], covers: Callable[[str], bool] | None) -> CellRuns:
+def _judge_runs(items: Iterable[RunDetails | str], lost: Sequence[str], seal: RunSeal | None) -> CellRuns:
     details = [item for item in items if isinstance(item, RunDetails)]
     left_out = [item for item in items if isinstance(item, str)]
-    unsigned = [item.run.file for item in details if covers and item.run.ok and not covers(item.run.file)]
-    standing = standing_from_runs([item for item in details if item.run.file not in unsigned], left_out)
+    unsigned = [item.run.file for item in details if seal and item.run.ok and not seal.covers_run(item.run.file)]
+    counting = [] if lost else [item for item in details if item.run.file not in unsigned]
+    standing = standing_from_runs(counting, [*lost, *left_out])
     runs = sorted((item.run for item in details), key=lambda run: (run.when, run.file))
     return CellRuns(standing=replace(standing, unsigned=tuple(unsigned)), runs=tuple(runs))
 

@@ -76,10 +76,19 @@ SeenSettings = dict[tuple[str, str, str], SeenSetting]
 """(model type, transformers, setting) -> what was seen."""
 
 
-def load_model_runs(folder: Path) -> tuple[list[ModelRun], list[str]]:
-    """Return the runs in `<folder>/models/`, the oldest first, and the reasons why other files are left out."""
-    runs, left_out = [], []
+def load_model_runs(folder: Path, seal: sealed_files.RunSeal | None = None) -> tuple[list[ModelRun], list[str]]:
+    """Return the runs in `<folder>/models/`, the oldest first, and the reasons why other files are left out.
+
+    Of a model that has lost a file which the ledger or the project's seal names, no run counts.
+    """
+    lost = sealed_files.find_missing_files(folder, seal)
+    runs, left_out = (
+        [],
+        [note for place, notes in lost.items() if place.startswith(MODEL_RUNS_FOLDER) for note in notes],
+    )
     for path in sorted((folder / MODEL_RUNS_FOLDER).glob("*/*.json")):
+        if path.parent.relative_to(folder).as_posix() in lost:
+            continue
         name, data = path.relative_to(folder).as_posix(), path.read_bytes()
         defect = sealed_files.find_defect(path, data)
         if defect is not None:

@@ -192,19 +192,22 @@ def load_evidence(path: Path, parse: Callable[[bytes], Any] = json.loads) -> Evi
 
 
 def load_cell_evidence(
-    folder: Path, cell: str, covers: Callable[[str], bool] | None = None
+    folder: Path, cell: str, seal: sealed_files.RunSeal | None = None
 ) -> tuple[list[Evidence], list[str]]:
     """Return the runs of a cell, oldest first, and for each file that cannot be used the reason.
 
-    A good run whose file `covers` is false for is left out; a red one counts in any case.
+    A good run that the project's seal does not cover is left out; a red one counts in any case. Of a cell that has lost
+    a file, all are left out.
     """
+    if lost := sealed_files.find_missing_files(folder, seal).get(cell):
+        return [], lost
     runs, left_out = [], []
     for path in sorted((folder / cell).glob("*.json")):
         evidence = load_evidence(path)
         file = f"{cell}/{path.name}"
         if not isinstance(evidence, Evidence):
             left_out.append(evidence)
-        elif covers and evidence.ok and not covers(file):
+        elif seal and evidence.ok and not seal.covers_run(file):
             left_out.append(sealed_files.describe_unsigned_run(file))
         else:
             runs.append(evidence)

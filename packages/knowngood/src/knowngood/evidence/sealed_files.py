@@ -1,26 +1,41 @@
 """Sealed files: JSON files whose names end in the digest of their content, so a changed file no longer fits its name.
 
-Any number of processes may write at once. Files that are older than this rule are listed in `SHA256SUMS`, in the form
-that `sha256sum -c` reads. A seal does not say who made a file: anybody who can write
-here can write a file with a name that fits. It says that the file is what it was when it got its name, and git says
-since when.
+Any number of processes may write at once. The ledger `SHA256SUMS`, in the form that `sha256sum -c` reads, lists them;
+`render` adds new files to it and removes none, so a file that is removed leaves its line. What its folder proves then
+is not known, and nothing there counts. A name and a ledger do not say who made a file: anybody who can write here can
+write both. That is what the signed seal of a release is for.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from knowngood.core.data_files import read_data_text
 from knowngood.core.local_files import write_atomically
 
 LEDGER = "SHA256SUMS"
+UNSIGNED_EVIDENCE = "evidence is unsigned: matrix.yaml names no key, so a tier is what the files here say"
+"""What is said once beside tiers in a project without a key."""
 DIGITS = 32
 """Hexadecimal digits of the SHA-256 in a file name: 128 bits."""
 _SEALED = re.compile(rf".*-([0-9a-f]{{{DIGITS}}})", re.ASCII)
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)", re.ASCII)
+
+
+class RunSeal(Protocol):
+    """The seal of a release, as far as it is about evidence; a file is named by its path below `evidence/`."""
+
+    @property
+    def runs(self) -> Collection[str]:
+        """The files of evidence that it names."""
+
+    def covers_run(self, file: str) -> bool:
+        """Return whether it names a file with the digest that the file's own name or the ledger states."""
 
 
 def write_sealed_json(folder: Path, stem: str, text: str) -> Path:
@@ -56,6 +71,32 @@ def stated_digest(path: Path) -> str | None:
 def describe_unsigned_run(file: str) -> str:
     """Return the sentence on a run that the seal of the project does not cover; `file` is its path in `evidence/`."""
     return f"{file}: unsigned: seal.json does not cover this run, so it proves nothing until `knowngood keys seal`"
+
+
+def find_missing_files(root: Path, seal: RunSeal | None) -> dict[str, list[str]]:
+    """Return the folders in `root` that have lost files, each with a sentence for every lost file.
+
+    A file is lost that the ledger or the seal names. It may have been a run that failed, so that what is left says
+    nothing of the folder's cell or model.
+    """
+    named = dict.fromkeys(seal.runs if seal else (), "seal.json") | dict.fromkeys(read_ledger(root), LEDGER)
+    lost: dict[str, list[str]] = {}
+    for file, place in sorted(named.items()):
+        if not (root / file).is_file():
+            folder = file.rpartition("/")[0]
+            words = f"{file}: missing, although {place} names it, so nothing in {folder}/ counts; restore it"
+            lost.setdefault(folder, []).append(words)
+    return lost
+
+
+def render_ledger(root: Path) -> str:
+    """Return the text of `SHA256SUMS` with a line for each sealed file that it lacks; empty without any file."""
+    digests = read_ledger(root)
+    for path in root.rglob(f"*-{'[0-9a-f]' * DIGITS}.json"):
+        name = path.relative_to(root).as_posix()
+        if name not in digests and find_defect(path, data := path.read_bytes()) is None:
+            digests[name] = _sha256(data)
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
 def read_ledger(root: Path) -> dict[str, str]:

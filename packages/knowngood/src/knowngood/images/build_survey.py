@@ -65,7 +65,7 @@ def _survey_cell(project: Project, cell: Cell, house: Path | None, recipe_digest
     try:
         locked_cell = project.tree.load(cell)
     except UsageError as error:
-        return PlanInput(cell=str(cell), lock_problem=str(error), note=note)
+        return PlanInput(cell=str(cell), lock_defect=str(error), note=note)
     if locked_cell is None or locked_cell.inputs != cell_locking.lock_inputs_digest(
         project.matrix.entry(cell), project.matrix
     ):

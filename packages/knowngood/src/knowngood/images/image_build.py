@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from knowngood.core import image_record, local_files, retries
 from knowngood.core.child_processes import end_with_parent
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import (
     CorruptArchiveError,
     GarbageCollectedError,
@@ -195,7 +196,7 @@ def _record_path(inputs: str) -> Path:
 
 def _load_record(path: Path) -> ImageRecord | None:
     with contextlib.suppress(OSError, UsageError):  # only a cache: a record that cannot be read counts as absent
-        return image_record.parse_image_record(path.read_text(encoding="utf-8"), str(path))
+        return image_record.parse_image_record(read_data_text(path), str(path))
     return None
 
 

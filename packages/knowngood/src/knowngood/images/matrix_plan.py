@@ -28,6 +28,8 @@ class PlanAction(StrEnum):
     """Its image is in a registry and has passed the suite: nothing is built, and nothing pulled."""
     LACKS = "lacks"
     """This machine lacks something that no run can make."""
+    REFUSED = "refused"
+    """Its committed lock is damaged; `knowngood lock` makes it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class PlanInput:
     shape: ImageShape | None = None
     lock_problem: str = ""
     """Why it has to be locked first; empty for a current lock."""
+    lock_defect: str = ""
+    """What is damaged in its lock; empty for a sound one."""
     missing_wheel: str = ""
     """Why a wheel that it needs is missing on this machine; empty when none is."""
     note: str = ""
@@ -147,7 +151,7 @@ def plan_matrix(inputs: Sequence[PlanInput], holdings: Holdings, others: Iterabl
             CellPlan(
                 cell=item.cell,
                 action=action,
-                note=item.missing_wheel or item.lock_problem or item.note,
+                note=item.missing_wheel or item.lock_defect or item.lock_problem or item.note,
                 layers=tuple(name for name, _ in _layer_keys(item)),
                 download=sum(layer.download for layer in built),
                 adds=None if unknown or item.shape is None else adds,
@@ -173,7 +177,7 @@ def order_cells(inputs: Sequence[PlanInput], holdings: Holdings) -> list[PlanInp
     def bytes_for_others(item: PlanInput) -> int:
         return sum(size * (users[key] - 1) for key, size in layers_to_build(item, holdings))
 
-    ranks = {PlanAction.LOCK: 0, PlanAction.BUILD: 1, PlanAction.REUSE: 2, PlanAction.LACKS: 3}
+    ranks = {PlanAction.LOCK: 0, PlanAction.REFUSED: 0, PlanAction.BUILD: 1, PlanAction.REUSE: 2, PlanAction.LACKS: 3}
     return sorted(inputs, key=lambda item: (ranks[_cell_action(item, holdings)], -bytes_for_others(item)))
 
 
@@ -194,6 +198,8 @@ def sum_known_sizes(sizes: Iterable[int | None]) -> tuple[int, int]:
 def _cell_action(item: PlanInput, holdings: Holdings) -> PlanAction:
     if item.missing_wheel:
         return PlanAction.LACKS
+    if item.lock_defect:
+        return PlanAction.REFUSED
     if item.shape is None:
         return PlanAction.LOCK
     return PlanAction.REUSE if item.shape.inputs in holdings.images else PlanAction.BUILD

@@ -10,6 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from knowngood.core.package_names import parse_requirement_text
 from knowngood.index.artefact import Artefact, UnreadableError, find_member, read_text_member
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def parse_metadata(text: str | bytes) -> CoreMetadata:
     if not raw.get("name") or not raw.get("version"):
         raise UnreadableError("its metadata has no name or no version")
     try:
-        requires = tuple(Requirement(line) for line in raw.get("requires_dist", ()))
+        requires = tuple(parse_requirement_text(line) for line in raw.get("requires_dist", ()))
     except InvalidRequirement as error:
         raise UnreadableError(f"its metadata has a requirement that does not parse: {error}".splitlines()[0]) from None
     return CoreMetadata(version=raw["version"], requires_python=raw.get("requires_python"), requires=requires)

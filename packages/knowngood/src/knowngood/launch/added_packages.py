@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.core.package_names import parse_requirement_text
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix
@@ -71,7 +72,7 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
         UsageError: a text is not a requirement.
         KnowngoodError: a requirement contradicts a version that the cell has.
     """
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
     from packaging.utils import canonicalize_name
 
     from knowngood.lock import cell_locking
@@ -81,7 +82,7 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
     open_requirements = []
     for text in wanted:
         try:
-            requirement = Requirement(text)
+            requirement = parse_requirement_text(text)
         except InvalidRequirement:
             raise UsageError(f"{text!r} is not a requirement; one is written like trl==1.16") from None
         name = canonicalize_name(requirement.name)

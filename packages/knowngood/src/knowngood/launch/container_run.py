@@ -5,6 +5,8 @@ A command names variables and never holds their values, so it can be printed and
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,11 @@ from knowngood.core.errors import UsageError
 WORK_FOLDER = "/work"
 """Where the working folder is in the container."""
 CACHE_FOLDER = "/cache"
-"""Where images keep what was downloaded and compiled."""
+"""Where images keep what was compiled, and what else is theirs to execute: one volume for each project and image."""
+DOWNLOAD_FOLDER = "/var/tmp"  # noqa: S108 - a volume of this user is mounted there
+"""Where the volume with downloads is, which all projects of a user share. In every image anyone may write there."""
+_DOWNLOAD_VARIABLE = "HF_HUB_CACHE"
+"""The variable that leads Hugging Face's downloads to a folder; code that they bring is copied out of it."""
 STACK_BYTES = 64 << 20
 """The limit of the stack in bytes, as NVIDIA recommends it for its own images."""
 
@@ -34,6 +40,16 @@ class GpuAccess(StrEnum):
     """By NVIDIA's runtime: `--gpus all`."""
     CDI = "cdi"
     """By a description of devices: `--device nvidia.com/gpu=all`."""
+
+
+class RunNetwork(StrEnum):
+    """The network of a container."""
+
+    BRIDGE = "bridge"
+    """One of its own, from which it reaches others; nothing of the machine's own loopback is in it."""
+    HOST = "host"
+    """That of the machine."""
+    NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +76,8 @@ class UserIds:
     """Further groups, by which files of a team can be read."""
     name: str = "user"
     """For programs that ask for it: the image's own list of users does not have these ids."""
+    started_by_root: bool = False
+    """Whether root starts the program; podman then has no user namespace that keeps ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +103,34 @@ class ContainerRun:
     """The container's name; empty for one that the engine chooses."""
     client: str = ""
     """What names the process that becomes the docker command, for the next run to see whether it has ended."""
+    network: RunNetwork = RunNetwork.BRIDGE
     locked_memory: bool = True
     """Whether the engine may lift the limit of locked memory, which transfers between GPUs and network cards need."""
 
     @property
     def cache_volume(self) -> str:
-        """The name of the volume for `/cache`. Each user has one, since files in it belong to one user."""
-        return f"{CACHE_VOLUME}-{self.user.user}"
+        """The name of the volume for `/cache`, which no other user, working folder or image has.
+
+        Compilers execute what they find there, so that a program could else make that of another folder run its code.
+        """
+        place = hashlib.sha256(f"{self.folder}\n{self.image}".encode()).hexdigest()[:16]
+        return f"{CACHE_VOLUME}-{self.user.user}-{place}"
+
+    @property
+    def download_volume(self) -> str:
+        """The name of the volume with downloads, which one user's programs share."""
+        return f"{DOWNLOAD_VOLUME}-{self.user.user}"
 
 
 CACHE_VOLUME = "knowngood-cache"
 """What the names of cache volumes begin with."""
+DOWNLOAD_VOLUME = "knowngood-downloads"
+"""What the names of volumes with downloads begin with."""
 CONTAINER_LABEL = "io.knowngood.run"
 """The label of containers that `knowngood run` starts: the id of their user."""
 CLIENT_LABEL = "io.knowngood.run.client"
 """The label that names the process which became their docker command."""
+_LOOPBACK = re.compile(r"(^|[/@])(localhost|127(\.\d+){3}|\[::1\])(:|/|$)")
 _NO_DETACHING = ("--detach-keys", "ctrl-@,ctrl-@,ctrl-@,ctrl-@")
 """A container ends with its command, so nobody should leave it by the two keys of docker."""
 
@@ -138,7 +169,7 @@ def podman_run_arguments(run: ContainerRun) -> list[str]:
     argv = ["run", "--rm", "--init", *_common_arguments(run)]
     argv += [] if run.gpus is GpuAccess.NONE else ["--device", "nvidia.com/gpu=all"]
     argv += ["--security-opt", "label=disable"]
-    argv += [] if run.user.user == 0 else ["--userns", "keep-id", "--group-add", "keep-groups"]
+    argv += [] if run.user.started_by_root else ["--userns", "keep-id", "--group-add", "keep-groups"]
     argv += ["--user", f"{run.user.user}:{run.user.group}"]
     image = f"docker://{run.reference}" if run.reference else f"docker-daemon:{run.image}"
     return [*argv, image, *run.program]
@@ -147,8 +178,9 @@ def podman_run_arguments(run: ContainerRun) -> list[str]:
 def apptainer_command_line(run: ContainerRun) -> str:
     """Return a shell line for Apptainer, which keeps the user's ids by itself.
 
-    Its image is read-only, so a folder is made for the cache. The variables of this shell stay outside, except for
-    those that the program gets.
+    Its image is read-only, so a folder is made for the cache, and used only where it belongs to the user: under /tmp
+    another user may have made it. The variables of this shell stay outside, except for those that the program gets.
+    Its network is always that of the machine.
     """
     image = f"docker://{run.reference}" if run.reference else f"docker-daemon:{run.image}"
     argv = ["apptainer", "exec", "--cleanenv", "--no-home"]
@@ -156,24 +188,29 @@ def apptainer_command_line(run: ContainerRun) -> str:
     for mount in (FolderMount(source=run.folder, target=WORK_FOLDER), *run.mounts):
         argv += ["--bind", mount.text]
     argv += ["--pwd", WORK_FOLDER]
-    cache = '"${TMPDIR:-/tmp}/knowngood-cache"'
+    cache = f'"${{TMPDIR:-/tmp}}/{run.cache_volume}"'
     passed = "".join(f'APPTAINERENV_{name}="${name}" ' for name in run.variables)
     rest = shlex.join([image, *run.program])
-    return f"mkdir -p {cache} && {passed}{shlex.join(argv)} --bind {cache}:{CACHE_FOLDER} {rest}"
+    return (
+        f"mkdir -p -m 700 {cache} && [ -O {cache} ] && {passed}{shlex.join(argv)} --bind {cache}:{CACHE_FOLDER} {rest}"
+    )
 
 
 def _common_arguments(run: ContainerRun) -> list[str]:
     """Return the arguments that docker and podman share."""
     argv = ["--interactive", *(["--tty"] if run.terminal else [])]
-    argv += ["--network", "host"]
+    argv += [] if run.network is RunNetwork.BRIDGE else ["--network", str(run.network)]
     argv += ["--ipc", "host"] if run.shared_memory == "host" else ["--shm-size", run.shared_memory]
     argv += ["--ulimit", "memlock=-1"] if run.locked_memory else []
     argv += ["--ulimit", f"stack={STACK_BYTES}"]
     argv += ["--volume", f"{run.folder}:{WORK_FOLDER}", "--workdir", WORK_FOLDER]
     argv += ["--volume", f"{run.cache_volume}:{CACHE_FOLDER}"]
+    argv += ["--volume", f"{run.download_volume}:{DOWNLOAD_FOLDER}"]
     for mount in run.mounts:
         argv += ["--volume", mount.text]
     argv += ["--env", f"USER={run.user.name}"]
+    if _DOWNLOAD_VARIABLE not in run.variables:
+        argv += ["--env", f"{_DOWNLOAD_VARIABLE}={DOWNLOAD_FOLDER}/huggingface"]
     for name in run.variables:
         argv += ["--env", name]
     return argv
@@ -207,3 +244,11 @@ def choose_variables(named: Sequence[str], environ: Mapping[str, str]) -> tuple[
         if name not in environ:
             raise UsageError(f"--env {name}: there is no such variable here; set it before the command")
     return tuple(dict.fromkeys([*(name for name in PASSED_VARIABLES if name in environ), *named]))
+
+
+def find_loopback_proxies(run: ContainerRun, environ: Mapping[str, str]) -> list[str]:
+    """Return the variables with a proxy on the machine's loopback, which a container with another network lacks."""
+    if run.network is RunNetwork.HOST:
+        return []
+    named = [name for name in run.variables if name.lower() in {"http_proxy", "https_proxy"}]
+    return [name for name in named if _LOOPBACK.search(environ.get(name, ""))]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -18,6 +18,7 @@ from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.gpus import GpuCatalog, parse_capability
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
 from knowngood.core.matrix import Matrix
+from knowngood.core.package_names import parse_requirement_text
 from knowngood.engine.probe_gpus import NvidiaState
 from knowngood.evidence.cell_answer import CellAnswer, describe_tier
 from knowngood.evidence.run_evidence import Tier
@@ -35,6 +36,8 @@ class RunChoice:
     tier: str
     because: str
     """What decided: the GPU that is here, the one that was named, or the cell that was."""
+    signed: bool
+    """Whether the project names a key that its evidence must be signed with."""
     setting: str = ""
     """What is known of the attention setting that was asked for."""
 
@@ -42,7 +45,8 @@ class RunChoice:
     def text(self) -> str:
         """The cell, how far it is proven and why it was chosen, in one line."""
         setting = f"; {self.setting}" if self.setting else ""
-        return f"{self.cell} ({describe_tier(self.tier)}{setting}), {self.because}"
+        unsigned = "" if self.signed or not self.tier.startswith("trains") else ", by unsigned evidence"
+        return f"{self.cell} ({describe_tier(self.tier)}{unsigned}{setting}), {self.because}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,8 @@ class RunChooser:
         if chosen.cell in having:
             because += f", with {' '.join(chosen.cell.framework_pin or ())}"
         setting = f"{attn}: {chosen.settings[attn].text}" if attn else ""
-        return RunChoice(cell=chosen.cell, tier=chosen.tier, because=because, setting=setting)
+        signed = self.answers.project.seal is not None
+        return RunChoice(cell=chosen.cell, tier=chosen.tier, because=because, signed=signed, setting=setting)
 
     def _demands_of_machine(self, nvidia: NvidiaState, gpu: str, attn: str | None) -> tuple[RunDemands, str]:
         """Return the demands, and their reason in words. Of several kinds of GPU here the oldest counts."""
@@ -159,7 +164,7 @@ def _cells_with_trainer(cells: Iterable[Cell], wanted: Sequence[str]) -> Iterato
     requirements = {}
     for text in wanted:
         with suppress(InvalidRequirement):  # what is none is told when it is added
-            requirement = Requirement(text)
+            requirement = parse_requirement_text(text)
             requirements[canonicalize_name(requirement.name)] = requirement
     for cell in cells:
         pinned, version = cell.framework_pin or ("", "")

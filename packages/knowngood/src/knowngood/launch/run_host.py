@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core.errors import UsageError
-from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
+from knowngood.launch.container_run import ContainerRun, GpuAccess, RunNetwork, UserIds
 
 if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
@@ -34,15 +34,22 @@ def find_working_folder() -> str:
     return str(folder)
 
 
-def read_user_ids() -> UserIds:
-    """Return the ids and the name of the user who runs this."""
+def read_user_ids(folder: str) -> UserIds:
+    """Return the ids and the name of the user who runs this; for root, those of the owner of the working folder.
+
+    So a program that root starts in the folder of another user leaves no files there that its owner cannot remove.
+    """
     user, group = os.getuid(), os.getgid()
+    if user == 0:
+        owner = Path(folder).stat()
+        user, group = owner.st_uid, owner.st_gid
     try:
         name = pwd.getpwuid(user).pw_name
     except KeyError:
         name = str(user)
-    groups = () if user == 0 else tuple(sorted(set(os.getgroups()) - {group}))
-    return UserIds(user=user, group=group, groups=groups, name=name)
+    is_root = os.getuid() == 0
+    groups = () if is_root else tuple(sorted(set(os.getgroups()) - {group}))
+    return UserIds(user=user, group=group, groups=groups, name=name, started_by_root=is_root)
 
 
 def half_of_memory() -> str:
@@ -86,7 +93,23 @@ def _choose_gpu_access(engine: Engine | None, nvidia: NvidiaState) -> GpuAccess:
     return GpuAccess.CDI if request.get("driver") == "cdi" else GpuAccess.RUNTIME
 
 
-def fit_to_machine(container: ContainerRun, engine: Engine | None, nvidia: NvidiaState) -> ContainerRun:
-    """Return the container with the GPUs of this machine, and with no limit that its engine may not raise."""
+def fit_to_machine(
+    container: ContainerRun, engine: Engine | None, nvidia: NvidiaState, network: str | None = None
+) -> ContainerRun:
+    """Return the container with the GPUs of this machine, and with no limit that its engine may not raise.
+
+    Without a `network` that was wished for, it gets one of its own where the engine has a bridge, else the machine's.
+    """
     may_raise = engine is None or _may_raise_limits(engine.host)
-    return replace(container, gpus=_choose_gpu_access(engine, nvidia), locked_memory=may_raise)
+    chosen = RunNetwork(network) if network else _choose_network(engine)
+    return replace(container, gpus=_choose_gpu_access(engine, nvidia), locked_memory=may_raise, network=chosen)
+
+
+def _choose_network(engine: Engine | None) -> RunNetwork:
+    if engine is None:
+        return RunNetwork.BRIDGE
+    from knowngood.engine import container_engine
+
+    with container_engine.docker_client(engine) as client:
+        networks = client.api.networks(names=["bridge"])
+    return RunNetwork.BRIDGE if any(item["Name"] == "bridge" for item in networks) else RunNetwork.HOST

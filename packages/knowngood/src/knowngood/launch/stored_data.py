@@ -5,6 +5,7 @@ Never the images of cells, the wheelhouse, or what belongs to other users of thi
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import cache_folder
 from knowngood.engine import container_engine
-from knowngood.launch.container_run import CACHE_VOLUME, CLIENT_LABEL, CONTAINER_LABEL
+from knowngood.launch.container_run import CACHE_VOLUME, CLIENT_LABEL, CONTAINER_LABEL, DOWNLOAD_VOLUME
 from knowngood.launch.derived_image import DERIVED_LABEL, DERIVED_REPOSITORY
 from knowngood.launch.kernel_store import kernel_folder
 from knowngood.launch.run_guard import is_client_gone
@@ -32,7 +33,7 @@ class StoredKind(StrEnum):
     IMAGES = "images"
     """Images with added packages."""
     VOLUMES = "volumes"
-    """This user's cache volume: downloaded models and data, compiled kernels."""
+    """This user's volumes: downloaded models, and of each project and image its caches and compiled kernels."""
     BUILD_CACHE = "build-cache"
     """What the embedded engine keeps of builds, which makes the next one faster."""
     CONTAINERS = "containers"
@@ -154,7 +155,7 @@ def _derived_images(usage: dict[str, Any]) -> list[StoredItem]:
 def _cache_volumes(usage: dict[str, Any], user: int) -> list[StoredItem]:
     items = []
     for volume in usage.get("Volumes") or ():
-        if volume["Name"] == f"{CACHE_VOLUME}-{user}":
+        if re.fullmatch(rf"({CACHE_VOLUME}|{DOWNLOAD_VOLUME})-{user}(-[0-9a-f]+)?", volume["Name"]):
             data = volume.get("UsageData") or {}
             used = int(data.get("RefCount", 0)) > 0
             size = max(int(data.get("Size", 0)), 0)

@@ -122,8 +122,7 @@ class CellAnswers:
     @cached_property
     def runs(self) -> Mapping[str, CellRuns]:
         """The runs of each cell that has some."""
-        seal = self.project.seal
-        return read_cell_runs(self.project.evidence, seal.covers_run if seal else None)
+        return read_cell_runs(self.project.evidence, self.project.seal)
 
     def standing(self, cell: str) -> CellStanding:
         """Return what the runs of a cell prove."""

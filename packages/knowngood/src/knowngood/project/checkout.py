@@ -68,6 +68,17 @@ class Project:
         return self.root == local_files.data_folder() and self.root.name == "_data"
 
     @property
+    def sources(self) -> dict[str, str]:
+        """The folder of matrix.yaml, locks, evidence and seal, and that of what is known of packages."""
+        return {"project": str(self.root), "facts, rules and incidents": str(local_files.data_folder())}
+
+    @property
+    def foreign_knowledge(self) -> list[str]:
+        """A sentence where facts, rules and incidents are of another place than the cells; none in a checkout."""
+        knowledge = local_files.data_folder()
+        return [] if knowledge == self.root else [f"facts, rules and incidents are those in {knowledge}"]
+
+    @property
     def suites(self) -> Path:
         """The folder of the four suites, from which each can be imported by its name."""
         return self.root / "smoke_tests"

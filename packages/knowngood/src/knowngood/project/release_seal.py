@@ -68,6 +68,13 @@ class ReleaseSeal:
     defect: str | None = None
     """Why the seal covers nothing; `None` when it is valid."""
 
+    @cached_property
+    def runs(self) -> frozenset[str]:
+        """The files of evidence that the seal names, as paths below `evidence/`."""
+        below = f"{EVIDENCE_FOLDER}/"
+        names = (name.removeprefix(below) for name in self.files if name.startswith(below))
+        return frozenset(name for name in names if name.endswith(".json"))
+
     def covers_run(self, file: str) -> bool:
         """Return whether the seal names a run, `file` being its path below `evidence/`.
 

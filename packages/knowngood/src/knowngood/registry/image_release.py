@@ -124,9 +124,7 @@ def read_release_proof(project: Project, cell: Cell, digest: str) -> ReleaseProo
 
     Raises `KnowngoodError` when there is no good run of it, or when a newer run of it failed.
     """
-    seal = project.seal
-    covers = seal.covers_run if seal else None
-    runs, left_out = run_evidence.load_cell_evidence(project.evidence, str(cell), covers)
+    runs, left_out = run_evidence.load_cell_evidence(project.evidence, str(cell), project.seal)
     of_image = [run for run in runs if run.image == digest and run.where is not RunPlace.BARE]
     good = [run for run in of_image if run.ok]
     if not good:

@@ -177,6 +177,17 @@ def _retry_decision(error: Exception) -> bool | float:
     )
 
 
+def _advise_after_failure(error: Exception) -> str:
+    """Return what to do about a request that failed; without TLS, trying again would change nothing."""
+    import requests
+
+    if isinstance(error, requests.exceptions.SSLError):
+        return (
+            "it has no TLS, or no certificate that is trusted here; one without TLS on this machine is http://HOST/PATH"
+        )
+    return "the registry keeps what has arrived, so run it again"
+
+
 @dataclass
 class Registry:
     """A repository that is read and written."""
@@ -363,7 +374,7 @@ class Registry:
             broken = error.fault if isinstance(error, _RetryLater) else _is_cut_off(error)
             raise (UnservedContentError if broken else MissingError)(
                 f"{self.repository.host}: the request failed after {self.attempts} attempts ({place}): {error}; "
-                "the registry keeps what has arrived, so run it again"
+                f"{_advise_after_failure(error)}"
             ) from None
         raise AssertionError
 

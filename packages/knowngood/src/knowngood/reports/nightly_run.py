@@ -196,7 +196,7 @@ def prepare_nightly(
         notes += [f"{item.cell}: {item.note}"] if item.note else []
         runs, unreadable = run_evidence.load_cell_evidence(here.evidence, item.cell)
         unusable += [nightly_report.unusable_history_finding(item.cell, reason) for reason in unreadable]
-        if reason := item.missing_wheel or item.lock_problem or _stale_dockerfile(here, item.cell):
+        if reason := item.missing_wheel or item.lock_defect or item.lock_problem or _stale_dockerfile(here, item.cell):
             refused.append(_refused_result(item.cell, reason, missing=bool(item.missing_wheel)))
             continue
         runs = nightly_plan.assume_node(runs, node) if dry_run else runs

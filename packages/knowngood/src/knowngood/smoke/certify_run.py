@@ -102,8 +102,12 @@ def suite_words(options: SuiteOptions, folder: str, request: ModelRequest, *, ce
 
 
 def _cut_folders(report: bytes, folders: Iterable[Path]) -> bytes:
-    """Return a report without the folders of this machine before the files that its tracebacks name."""
-    for folder in folders:
+    """Return a report without the folders of this machine before the files that its tracebacks name.
+
+    A program may call a folder as it was given (`../venv`), in its shortest form, or by where its links lead.
+    """
+    spelt = {text for path in folders for text in (str(path), os.path.abspath(path), os.path.realpath(path))}  # noqa: PTH100
+    for folder in sorted(spelt, key=len, reverse=True):
         report = report.replace(json.dumps(f"{folder}{os.sep}").strip('"').encode(), b"")
     return report
 
@@ -117,6 +121,7 @@ def certify_in_environment(
     """
     with local_files.scratch_folder() as folder:
         python = suite_run.find_environment_python()
+        pythons = (python, os.path.realpath(python))
         _write_files(folder, request)
         words = suite_words(options, str(folder), request, cell_gpu=None)
         notify(f"running the model suite with {python}")
@@ -143,10 +148,11 @@ def certify_in_environment(
                 raise KnowngoodError(
                     f"the suite did not end within {options.seconds} s; raise --timeout (log: {log})"
                 ) from None
+        folders_of_run = (project.suites, project.root, folder, *(Path(text).parents[1] for text in pythons))
         path = folder / "report.json"
         if not path.exists():
             raise KnowngoodError(f"the suite ended with status {done.returncode} and left no report (log: {log})")
-        content = _cut_folders(path.read_bytes(), [project.suites, project.root, Path(python).parents[1]])
+        content = _cut_folders(path.read_bytes(), folders_of_run)
         report = suite_run.parse_suite_report(content, log)
     return ModelEvidence(
         config=request.config,

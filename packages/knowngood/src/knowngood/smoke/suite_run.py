@@ -261,9 +261,9 @@ def _run_program_here(  # noqa: PLR0913
 
 
 def find_environment_python() -> str:
-    """Return the Python of `VIRTUAL_ENV`, or else this program's."""
+    """Return the absolute path of the Python of `VIRTUAL_ENV`, or else of this program's."""
     folder = os.environ.get("VIRTUAL_ENV")
-    return str(Path(folder) / "bin/python") if folder else sys.executable
+    return str(Path(folder).absolute() / "bin/python") if folder else sys.executable
 
 
 def remove_old_containers(client: DockerClient, label: str, value: str) -> None:

@@ -6,12 +6,15 @@ import errno
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from knowngood.cli import main
+from knowngood.cli.progress import print_notice, report_progress
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import (
     InputError,
@@ -22,10 +25,11 @@ from knowngood.core.errors import (
     UsageError,
     redact_credentials,
 )
-from knowngood.core.local_files import data_folder
+from knowngood.core.local_files import cache_folder, data_folder
 from knowngood.engine import container_engine as engines
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace
+from knowngood.images import image_build
 from knowngood.lock import cell_locking
 from knowngood.project.checkout import find_project
 from samples import FA0, FA2, FA4, MATRIX, with_
@@ -487,14 +491,84 @@ def test_every_command_takes_json(command):
     assert main.build_parser(command).parse_args([command, "--json", *needed]).json
 
 
-def test_sigterm_ends_a_command_like_ctrl_c():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_ends_a_command_like_ctrl_c(number):
+    """And so does the end of its terminal."""
     slow = "cells.run = lambda _: (print('on', flush=True), time.sleep(60))"
     ignores = "signal.signal(signal.SIGINT, signal.SIG_IGN)"  # as a shell's background job does
     imports = "import signal, sys, time; from knowngood.cli import main as cli; from knowngood.cli import cells"
     code = f"{imports}; {slow}; {ignores}; sys.exit(cli.main(['cells']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "on\n"
-    process.terminate()
+    process.send_signal(number)
     _, errors = process.communicate(timeout=20)
     stopped = "knowngood: stopped; finished work is kept, run it again to continue\n"
     assert (process.returncode, errors) == (1, stopped)
+
+
+def test_a_command_under_nohup_outlives_its_terminal(home):
+    code = (
+        "import os, signal, sys; from knowngood.cli import main as cli; from knowngood.cli import cells\n"
+        "cells.run = lambda _: (os.kill(os.getpid(), signal.SIGHUP), cli.Answer(0, {}, 'done'))[1]\n"
+        "sys.exit(cli.main(['cells']))"
+    )
+    argv = ["nohup", sys.executable, "-c", code]
+    result = subprocess.run(argv, cwd=home.root, env=os.environ, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_a_closed_standard_stream_is_no_traceback(home, closed):
+    """Nor does a file that is opened later get its number."""
+    script = (
+        "import os, sys\n"
+        f"for number in {closed}: os.close(number)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'knowngood', 'cells'])\n"
+    )
+    argv = [sys.executable, "-c", script]
+    result = subprocess.run(argv, cwd=home.root, env=os.environ, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (FA0 in result.stdout) is (1 not in closed)
+
+
+def test_a_full_output_is_said(home):
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        argv = [sys.executable, "-m", "knowngood", "cells"]
+        result = subprocess.run(argv, cwd=home.root, env=os.environ, stdout=full, stderr=-1, text=True, check=False)
+    assert result.returncode == 4
+    assert "the disk is full" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("text", ["(" * 200_000, "(" * 100_000 + "@", "a:" * 50_000 + "@x", "://" * 70_000 + "@x"])
+def test_a_long_text_is_searched_for_credentials_in_no_time(text):
+    """A requirement with many parentheses took 17.7 s to be refused, for its message was searched."""
+    start = time.monotonic()
+    redact_credentials(text)
+    assert time.monotonic() - start < 5
+
+
+EVIL = "\x1b[2J\x1b]0;title\x07\rover\u202egnp"
+
+
+def test_what_is_repeated_cannot_drive_the_terminal(call, failing, monkeypatch, capsys):
+    failing(KnowngoodError(EVIL))
+    _, _, err = call("cells")
+    monkeypatch.setattr("knowngood.cli.cells.run", lambda _: main.Answer(0, {}, f"a\tb\n{EVIL}"))
+    _, out, _ = call("cells")
+    print_notice(EVIL)
+    with report_progress("x") as notify:
+        notify(EVIL)
+    for text in (err, out, capsys.readouterr().err):
+        assert "\\x1b[2J\\x1b]0;title\\x07\\rover\\u202egnp" in text
+        assert not set("\x1b\x07\r\u202e") & set(text)
+    assert out.startswith("a\tb\n")
+
+
+def test_a_damaged_record_of_the_cache_counts_as_absent():
+    folder = cache_folder() / "images"
+    folder.mkdir(parents=True)
+    (folder / "x.json").write_bytes(b"\xff\xfe{}")
+    (folder / "y.json").write_text("[" * 100_000)
+    (folder / "z.json").write_text("{}")
+    assert list(image_build.load_kept_records()) == []

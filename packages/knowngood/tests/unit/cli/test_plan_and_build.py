@@ -8,6 +8,7 @@ import pytest
 
 from knowngood.base import base_image
 from knowngood.cli import build, build_matrix, main
+from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
@@ -87,3 +88,13 @@ def test_a_dry_run_with_a_broken_cell_fails_as_the_plan_does_and_builds_nothing(
     shown, built = ask("build", "--plan", "--all"), ask("build", "--dry-run", "--all")
     assert shown == built
     assert (built[0], built[1]["error"]) == (1, f"{FA4} is broken")
+
+
+def test_a_damaged_lock_is_refused_by_the_plan_as_by_the_build(ask, home):
+    lock = home.tree.cell_folder(parse_cell(FA4)) / "cell.json"
+    lock.write_text(lock.read_text().replace('"lock": "', '"lock": "0'))
+    code, shown = ask("build", "--plan", FA4)
+    assert code == 2
+    assert [(cell["cell"], cell["action"]) for cell in shown["cells"]] == [(FA4, "refused")]
+    assert "cell.json" in shown["cells"][0]["note"]
+    assert ask("build", "--dry-run", FA4)[0] == 2

@@ -52,7 +52,8 @@ def starts(monkeypatch, tmp_path):
         raise StartError
 
     monkeypatch.setattr("os.execvpe", become)
-    client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: []))
+    networks = SimpleNamespace(networks=lambda **_: [{"Name": "bridge"}])
+    client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: []), api=networks)
     monkeypatch.setattr(container_engine, "docker_client", lambda _: contextlib.nullcontext(client))
     monkeypatch.setattr(run_guard, "start_watcher", lambda remove, _: calls.append(remove))
     return calls
@@ -233,8 +234,21 @@ def test_compiled_kernels_are_given_to_the_volume_where_they_fit(starts, capsys,
         kernel_store.save_kernel_pack(pack)
         start("--gpu", "H100", "--", "true")
         assert words in capsys.readouterr().err
-    assert [name for name, _ in filled] == [f"knowngood-cache-{os.getuid()}"]
+    assert [name.rpartition("-")[0] for name, _ in filled] == [f"knowngood-cache-{os.getuid()}"]
     (kernel_store.kernel_folder() / pack.name).write_bytes(b"damaged")
     start("--gpu", "H100", "--", "true")
     assert "is not a pack of kernels" in capsys.readouterr().err
     assert len(starts) == 6
+
+
+def test_the_network_of_the_machine_is_given_by_wish(starts, capsys):
+    start("--gpu", "H100", "--network", "host", "--", "true")
+    start("--gpu", "H100", "--", "true")
+    assert [
+        calls[1][calls[1].index("--network") + 1] if "--network" in calls[1] else None for calls in starts[1::2]
+    ] == [
+        "host",
+        None,
+    ]
+    assert "has no bridge" not in capsys.readouterr().err
+    assert main.main(["run", "--network", "mine", "--", "true"]) == 125

@@ -102,12 +102,14 @@ def test_an_installed_package_has_its_data_inside(monkeypatch, tmp_path):
     package = tmp_path / "site-packages" / "knowngood"
     package.mkdir(parents=True)
     monkeypatch.setattr(local_files, "_PACKAGE", package)
+    monkeypatch.chdir(tmp_path)
     assert local_files.data_folder() == package / "_data"
 
 
 @pytest.mark.usefixtures("_fresh_data_folder")
 def test_a_folder_named_src_alone_is_not_a_checkout(monkeypatch, tmp_path):
     monkeypatch.setattr(local_files, "_PACKAGE", tmp_path / "src" / "knowngood")
+    monkeypatch.chdir(tmp_path)
     assert local_files.data_folder() == tmp_path / "src" / "knowngood" / "_data"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import replace
 
@@ -10,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knowngood.core import matrix
+from knowngood.core.cell import parse_cell
 from knowngood.core.errors import InputError
+from knowngood.core.matrix import MatrixEntry
+from knowngood.core.value_problems import hint_nearest_cell
 from samples import FA0, FA2, FA4, KNOWLEDGE, MATRIX, parsed, with_
 
 
@@ -322,3 +326,32 @@ def test_a_gpu_that_only_has_hosts_of_arm_has_no_cell_for_x86_64():
 def test_a_host_that_images_are_not_for_is_refused_with_those_that_they_are_for():
     [line] = refused(("flash-attn: 4.0.0b36", "flash-attn: 4.0.0b36\n    host: arm"))
     assert "must be 'x86-64' or 'aarch64'" in line
+
+
+SECTIONS = re.findall(r"^([a-z-]+):", MATRIX, re.MULTILINE)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_misspelt_section_is_a_defect_with_its_place_and_no_traceback(section):
+    problems = (
+        refused((f"{section}:", f"{section}z:"))
+        if MATRIX.startswith(f"{section}:")
+        else refused((f"\n{section}:", f"\n{section}z:"))
+    )
+    assert any(f"unknown key '{section}z'" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("value", ["", "1", "word", "[]", "{}", "[[]]", "{a: b}", "[1, 2, 3]"])
+def test_a_section_of_any_shape_is_parsed_or_refused(section, value):
+    text = re.sub(rf"^{section}:.*\n(?:[ -].*\n)*", f"{section}: {value}\n", MATRIX, flags=re.MULTILINE)
+    with contextlib.suppress(InputError):
+        parsed(text)
+
+
+def test_the_nearest_cell_to_one_that_is_not_there_is_for_the_same_gpu():
+    """It was the one that is spelt alike, for another GPU."""
+    missing = FA0.replace("torch2.11.0", "torch2.10.0").replace("cu130", "cu128")
+    near = FA0.replace("sm90", "sm89").replace("torch2.11.0", "torch2.10.0").replace("cu130", "cu128")
+    entries = {name: MatrixEntry(cell=parse_cell(name), base="b", extras=()) for name in (near, FA0)}
+    assert hint_nearest_cell(missing, entries) == f"; the nearest is {FA0}"

@@ -113,12 +113,13 @@ def test_a_pulled_base_of_several_layers_counts_as_one():
     [
         (PlanInput(cell="x", lock_problem="it has no lock"), PlanAction.LOCK),
         (PlanInput(cell="x", missing_wheel="no wheel"), PlanAction.LACKS),
+        (PlanInput(cell="x", lock_defect="it was edited"), PlanAction.REFUSED),
     ],
 )
 def test_a_cell_that_cannot_be_planned_has_a_reason(item, action):
     made = matrix_plan.plan_matrix([item, A], Holdings())
     found = next(cell for cell in made.cells if cell.cell == "x")
-    assert (found.action, found.note) == (action, item.lock_problem or item.missing_wheel)
+    assert (found.action, found.note) == (action, item.lock_problem or item.missing_wheel or item.lock_defect)
     assert (found.layers, found.adds) == ((), None)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from knowngood.core.errors import UsageError
 from knowngood.launch import container_run
-from knowngood.launch.container_run import ContainerRun, FolderMount, GpuAccess, UserIds
+from knowngood.launch.container_run import ContainerRun, FolderMount, GpuAccess, RunNetwork, UserIds
 
 RUN = ContainerRun(
     image="knowngood:x",
@@ -32,10 +32,14 @@ def test_docker_gets_ids_folders_limits_and_names_of_variables():
     argv = container_run.docker_run_arguments(RUN)
     assert values_of(argv, "--user") == ["1234:100"]
     assert values_of(argv, "--group-add") == ["7", "8"]
-    assert values_of(argv, "--volume") == ["/home/anna/my work:/work", "knowngood-cache-1234:/cache"]
+    assert values_of(argv, "--volume") == [
+        "/home/anna/my work:/work",
+        f"{RUN.cache_volume}:/cache",
+        "knowngood-downloads-1234:/var/tmp",
+    ]
     assert values_of(argv, "--workdir") == ["/work"]
     assert values_of(argv, "--ulimit") == ["memlock=-1", "stack=67108864"]
-    assert values_of(argv, "--env") == ["USER=anna", "HF_TOKEN"]
+    assert values_of(argv, "--env") == ["USER=anna", "HF_HUB_CACHE=/var/tmp/huggingface", "HF_TOKEN"]
     assert values_of(argv, "--gpus") == ["all"]
     assert argv[-5:] == ["knowngood:x", *RUN.program]
     assert values_of(argv, "--pull") == ["never"]
@@ -72,7 +76,9 @@ def test_podman_keeps_the_ids_and_takes_the_image_from_where_it_is():
     assert "docker-daemon:knowngood:x" in argv
     published = container_run.podman_run_arguments(replace(RUN, reference="registry.example/a@sha256:1"))
     assert "docker://registry.example/a@sha256:1" in published
-    assert "--userns" not in container_run.podman_run_arguments(replace(RUN, user=UserIds(user=0, group=0)))
+    assert "--userns" not in container_run.podman_run_arguments(
+        replace(RUN, user=UserIds(user=0, group=0, started_by_root=True))
+    )
 
 
 def test_apptainers_line_is_one_for_a_shell_and_takes_secrets_by_name(tmp_path):
@@ -91,9 +97,44 @@ def test_apptainers_line_is_one_for_a_shell_and_takes_secrets_by_name(tmp_path):
     assert values_of(words, "--bind") == [
         "/home/anna/my work:/work",
         "/data:/data:ro",
-        f"{tmp_path}/knowngood-cache:/cache",
+        f"{tmp_path}/{RUN.cache_volume}:/cache",
     ]
-    assert (tmp_path / "knowngood-cache").is_dir()
+    cache = tmp_path / RUN.cache_volume
+    assert cache.stat().st_mode & 0o777 == 0o700
+    os.chown(cache, 1, 1)  # as if another user had made it first, to have its content executed
+    result = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+
+
+def test_what_is_executed_from_the_cache_is_of_this_user_folder_and_image_alone():
+    others = (
+        replace(RUN, folder="/home/anna/other"),
+        replace(RUN, image="knowngood:y"),
+        replace(RUN, user=replace(RUN.user, user=1235)),
+    )
+    assert len({RUN.cache_volume, *(other.cache_volume for other in others)}) == 4
+    assert {others[0].download_volume, others[1].download_volume} == {RUN.download_volume}
+    assert others[2].download_volume != RUN.download_volume
+    own = replace(RUN, variables=("HF_HUB_CACHE",))
+    assert values_of(container_run.docker_run_arguments(own), "--env") == ["USER=anna", "HF_HUB_CACHE"]
+
+
+def test_the_network_is_the_engines_own_unless_another_is_wished_for():
+    for arguments in (container_run.docker_run_arguments, container_run.podman_run_arguments):
+        assert "--network" not in arguments(RUN)
+        assert values_of(arguments(replace(RUN, network=RunNetwork.HOST)), "--network") == ["host"]
+        assert values_of(arguments(replace(RUN, network=RunNetwork.NONE)), "--network") == ["none"]
+
+
+def test_a_proxy_on_the_loopback_is_out_of_reach_of_a_network_of_its_own():
+    run = replace(RUN, variables=("HTTPS_PROXY", "http_proxy", "NO_PROXY"))
+    environ = {
+        "HTTPS_PROXY": "http://me:x@127.0.0.1:3128",
+        "http_proxy": "http://proxy.example:80",
+        "NO_PROXY": "localhost",
+    }
+    assert container_run.find_loopback_proxies(run, environ) == ["HTTPS_PROXY"]
+    assert container_run.find_loopback_proxies(replace(run, network=RunNetwork.HOST), environ) == []
 
 
 def test_no_command_has_the_value_of_a_variable(monkeypatch):

@@ -19,6 +19,8 @@ from knowngood.launch.kernel_store import kernel_folder
 from knowngood.launch.stored_data import StoredKind
 
 CELL = "sm90-x"
+CACHE = f"knowngood-cache-{os.getuid()}-0123456789abcdef"
+DOWNLOADS = f"knowngood-downloads-{os.getuid()}"
 USAGE = {
     "Images": [
         {"RepoTags": [f"knowngood:{CELL}"], "Size": 8_000, "SharedSize": 8_000, "Labels": {}, "Containers": 0},
@@ -40,8 +42,9 @@ USAGE = {
         {"RepoTags": ["knowngood-with:foreign"], "Size": 99, "Labels": {}},
     ],
     "Volumes": [
-        {"Name": f"knowngood-cache-{os.getuid()}", "UsageData": {"RefCount": 0, "Size": 70}},
-        {"Name": "knowngood-cache-4711", "UsageData": {"RefCount": 0, "Size": 70}},
+        {"Name": CACHE, "UsageData": {"RefCount": 0, "Size": 30}},
+        {"Name": DOWNLOADS, "UsageData": {"RefCount": 0, "Size": 40}},
+        {"Name": "knowngood-cache-4711-0123456789abcdef", "UsageData": {"RefCount": 0, "Size": 70}},
         {"Name": "postgres", "UsageData": {"RefCount": 0, "Size": 70}},
     ],
     "BuildCache": [{"Size": 10, "InUse": False}, {"Size": 7, "InUse": True}],
@@ -89,7 +92,8 @@ def test_only_what_is_ours_and_can_be_made_again_is_listed(engine):
     assert sizes == {
         "knowngood-with:one": 300,
         "knowngood-with:two": 300,
-        f"knowngood-cache-{os.getuid()}": 70,
+        CACHE: 30,
+        DOWNLOADS: 40,
         "of the embedded engine": 10,
         "logs": 5,
     }
@@ -114,7 +118,7 @@ def test_yes_removes_all_but_what_is_in_use(client, capsys):
     (cache_folder() / "added" / "x.json").write_text("[]")
     assert main.main(["engine", "prune", "--yes", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert client.removed == ["knowngood-with:one", f"knowngood-cache-{os.getuid()}"]
+    assert client.removed == ["knowngood-with:one", CACHE, DOWNLOADS]
     assert not (cache_folder() / "added").exists()
     assert document["bytes"] == 300 + 70 + 9 + 2
     assert [item["name"] for item in document["items"] if item["problem"] == "in use"] == ["knowngood-with:two"]
@@ -123,7 +127,7 @@ def test_yes_removes_all_but_what_is_in_use(client, capsys):
 @pytest.mark.usefixtures("engine")
 def test_a_kind_can_be_named(client):
     assert main.main(["engine", "prune", "volumes", "--yes"]) == 0
-    assert client.removed == [f"knowngood-cache-{os.getuid()}"]
+    assert client.removed == [CACHE, DOWNLOADS]
     with pytest.raises(UsageError, match="there is no 'wheels' to prune; there are images, volumes"):
         stored_data.parse_stored_kinds(["wheels"])
 
@@ -137,7 +141,7 @@ def test_a_refusal_of_the_engine_is_told_and_the_rest_goes_on(client, capsys):
     assert main.main(["engine", "prune", "--yes", "--json"]) == 1
     items = {item["name"]: item for item in json.loads(capsys.readouterr().out)["items"]}
     assert items["knowngood-with:one"]["problem"] == "a container uses it"
-    assert items[f"knowngood-cache-{os.getuid()}"]["removed"]
+    assert items[CACHE]["removed"]
 
 
 def test_without_an_engine_only_files_are_listed(monkeypatch, capsys):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import http.server
 import json
+import socket
 import threading
 import time
 from urllib.parse import parse_qs, urlsplit
@@ -446,3 +448,23 @@ class TestGate:
 def test_descriptors_are_of_the_bytes():
     blob = Descriptor.of(b"abc", "x")
     assert (blob.digest, blob.size) == (f"sha256:{hashlib.sha256(b'abc').hexdigest()}", 3)
+
+
+def test_a_registry_without_tls_is_said_with_its_address():
+    """A service that is no TLS server answers in plain words; it was advised to try again."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def answer():
+            for _ in range(3):
+                with contextlib.suppress(OSError):
+                    client, _ = server.accept()
+                    client.recv(100)
+                    client.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+                    client.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        place = f"127.0.0.1:{server.getsockname()[1]}/a"
+        with pytest.raises(MissingError, match=r"has no TLS.*one without TLS on this machine is http:"):
+            Registry(Repository.parse(place), attempts=1).digest("t")
