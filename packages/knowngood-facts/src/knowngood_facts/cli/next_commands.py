@@ -174,7 +174,7 @@ def _command_to_harvest(findings: tuple[object, ...], known: CompatKnowledge) ->
 
 def request_command(command: str, request: Query, changes: Mapping[str, str]) -> str:
     """Return the command line that asks a request with some axes and packages changed."""
-    options = {"gpu": request.gpu, **request.axes, "attn": request.attn}
+    options = {"gpu": request.gpu, **request.axes, "attn": request.attn or request.hub_kernel}
     options |= {name: value for name, value in changes.items() if name in ("gpu", "attn", *VERSION_AXES)}
     words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
     conditions = {key: changes.get(key, value) for key, value in request.conditions.items()}

@@ -108,6 +108,10 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
         _place_extras(placement, package)
         if package.name in placement.declared and package.version:
             exclude_broken_releases(placement, package.name, package.version, package.text, owner=package.name)
+    if model := query.conditions.get("model"):
+        from knowngood_facts.compat.model_types import demand_model  # few queries name a model
+
+        demand_model(placement, model)
     if query.axes.get("python", "").endswith("t"):
         _apply_free_threading(placement, query.axes["python"])
     _apply_partial_rules(placement, query)
