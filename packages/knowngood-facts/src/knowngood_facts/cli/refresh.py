@@ -18,7 +18,7 @@ _ROUNDS = 8
 
 
 def add_refresh_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--refresh`."""
+    """Add `--refresh`, which reads from the package index before the question is answered."""
     parser.add_argument(
         "--refresh",
         action="store_true",
