@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     result = _answer_query(known, request)
     result = replace(result, notes=(*request.notes, *result.notes, *known.seal_notes))
     answer = Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
-    return next_commands.end_check_answer(answer, known, request, result)
+    return next_commands.end_check_answer(answer, known, request, result, refreshed=arguments.refresh)
 
 
 def _answer_query(known: CompatKnowledge, request: Query, *, of_many: bool = False) -> CheckAnswer:

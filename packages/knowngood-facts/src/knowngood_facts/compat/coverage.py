@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from packaging.version import Version
 
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood_facts.compat.dependency_markers import parse_dependency
+from knowngood_facts.compat.metadata_store import has_metadata
 from knowngood_facts.compat.query_resolution import QueryResolution, list_compiled_wheels
 from knowngood_facts.compat.resolution_findings import list_names
 from knowngood_facts.compat.value_domain import NONE
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 _COMPILED_WORDS = re.compile("torch|cuda|cu1[123]|nvidia|triton|flash|attn|kernel|gpu|tensor")
 """A package that nobody read and whose name has one of these may be compiled against torch or CUDA."""
+
+
+_TRIED_WITHIN = timedelta(days=183)
+"""Names are taken away after they were deprecated for some releases, which takes most packages half a year or more."""
 
 
 class UnreadKind(StrEnum):
@@ -142,6 +148,9 @@ def _find_unread_packages(placement: QueryPlacement) -> Iterator[UnreadPart]:
     for name, text in placement.unknown_releases.items():
         because = f"the newest release whose files were read is {universe.space.book.latest(name)}"
         yield UnreadPart(package=name, release=text, kind=UnreadKind.GPU_CODE, because=because, matters=True)
+        if not any(has_metadata(universe.metadata, package) for package in placement.packages if package.name == name):
+            because = "nobody read what it requires"
+            yield UnreadPart(package=name, release=text, kind=UnreadKind.METADATA, because=because, matters=True)
 
 
 def _find_unread_requirements(
@@ -192,7 +201,7 @@ def _find_unread_code(placement: QueryPlacement) -> Iterator[UnreadPart]:
 def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> Iterator[UnreadPart]:
     """Yield the releases of packages of the atlas that the atlas lacks, beside the other package of the pair.
 
-    It matters where the one requires the other and is older: its authors cannot have tried them together.
+    It matters where the one requires the other and is much older: its authors cannot have tried them together.
     """
     universe = placement.universe
     versions = dict(resolved.resolution.settled)
@@ -223,9 +232,11 @@ def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> 
 
 
 def _is_used_newer(universe: Universe, caller: tuple[str, str], callee: tuple[str, str]) -> bool:
-    """Return whether a release requires a package of which the other release came out after it."""
+    """Return whether a release requires a package of which the other release came out long after it."""
     mine, theirs = (_find_release(universe, *item) for item in (caller, callee))
-    if mine is None or theirs is None or not mine.uploaded < theirs.uploaded:
+    if mine is None or theirs is None or not (mine.uploaded and theirs.uploaded):
+        return False
+    if date.fromisoformat(theirs.uploaded) - date.fromisoformat(mine.uploaded) < _TRIED_WITHIN:
         return False
     dependencies = (parse_dependency(line) for line in mine.requirements)
     return any(item is not None and item.name == callee[0] and not item.marked_extras for item in dependencies)

@@ -224,3 +224,9 @@ def specifier_mask(domain: ValueDomain, specifier: str) -> int:
         return domain.mask(specifier)
     except UsageError:
         return domain.some
+
+
+def has_metadata(store: MetadataStore, package: PackageSpec) -> bool:
+    """Return whether it is known what some release that an entry of a list means requires."""
+    releases = store.find_package(package.name)
+    return releases is not None and bool(releases.wanted(package))

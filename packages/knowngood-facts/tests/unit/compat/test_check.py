@@ -1014,3 +1014,12 @@ def test_what_an_installer_takes_today_is_a_warning_beside_what_exists(capsys: p
     assert (code, document["verdict"]) == (0, "compatible")
     assert warnings
     assert all(item["because"].startswith("an installer takes ") and item["severity"] == "warning" for item in warnings)
+
+
+@pytest.mark.parametrize(("release", "matters"), [("0.21.1", False), ("0.26.0", True)])
+def test_names_that_the_atlas_lacks_matter_beside_a_much_newer_package(
+    capsys: pytest.CaptureFixture[str], release: str, *, matters: bool
+):
+    code, out, _ = run(capsys, "diffusers==0.24.0", f"huggingface-hub=={release}", "--json")
+    [part] = json.loads(out)["unread"]
+    assert (code, part["package"], part["part"], part["matters"]) == (3 * matters, "diffusers", "names", matters)
