@@ -77,11 +77,13 @@ class Coverage:
     parts: tuple[UnreadPart, ...] = ()
     lines: tuple[UnreadLine, ...] = field(default=())
     """The lines of files of requirements that could not be used."""
+    lines_matter: bool = False
+    """Whether one of these lines is of more than a helper that nobody read."""
 
     @property
     def is_complete(self) -> bool:
         """Whether each part that matters was read."""
-        return not self.lines and not any(part.matters for part in self.parts)
+        return not self.lines_matter and not any(part.matters for part in self.parts)
 
     @property
     def names_to_read(self) -> tuple[str, ...]:
@@ -118,7 +120,27 @@ def find_coverage(placement: QueryPlacement, query: Query, resolved: QueryResolu
         *_find_unread_code(placement),
         *(_find_unread_names(placement, resolved) if resolved is not None else ()),
     ]
-    return Coverage(snapshot=placement.universe.metadata.day, parts=tuple(parts), lines=query.unread)
+    return Coverage(
+        snapshot=placement.universe.metadata.day,
+        parts=tuple(parts),
+        lines=query.unread,
+        lines_matter=any(
+            line.package is None or _may_matter(placement.universe, line.package) is not None for line in query.unread
+        ),
+    )
+
+
+def _may_matter(universe: Universe, name: str) -> str | None:
+    """Return why a package matters of whose release nothing was read, a hint for people or empty; `None` for a helper.
+
+    It has metadata of other releases, or nearly the name of a package that has, or its name says what it is.
+    """
+    if universe.metadata.find_package(name) is not None:
+        return ""
+    near = find_nearest_name(name, (*universe.packages, *universe.metadata.names()))
+    if near:
+        return f" (did you mean {near}?)"
+    return "" if _COMPILED_WORDS.search(name) else None
 
 
 def _find_unread_kernel(query: Query) -> Iterator[UnreadPart]:
@@ -137,9 +159,9 @@ def _find_unread_packages(placement: QueryPlacement) -> Iterator[UnreadPart]:
         package = name.partition("[")[0]
         known = universe.metadata.find_package(package)
         if known is None:
-            near = find_nearest_name(package, (*universe.packages, *universe.metadata.names()))
-            because = "nobody read what it requires" + (f" (did you mean {near}?)" if near else "")
-            matters = package in explicit or near is not None or bool(_COMPILED_WORDS.search(package))
+            hint = _may_matter(universe, package)
+            because = "nobody read what it requires" + (hint or "")
+            matters = package in explicit or hint is not None
         else:
             newest = known.domain.values[-1] if known.domain.values else NONE
             because = f"the newest release that was read is {newest}"

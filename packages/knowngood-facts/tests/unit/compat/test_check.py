@@ -1023,3 +1023,12 @@ def test_names_that_the_atlas_lacks_matter_beside_a_much_newer_package(
     code, out, _ = run(capsys, "diffusers==0.24.0", f"huggingface-hub=={release}", "--json")
     [part] = json.loads(out)["unread"]
     assert (code, part["package"], part["part"], part["matters"]) == (3 * matters, "diffusers", "names", matters)
+
+
+@pytest.mark.parametrize(("repository", "code"), [("openai/nobody-has-this", 0), ("huggingface/peft", 3)])
+def test_a_repository_matters_where_its_package_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], repository: str, code: int
+):
+    (tmp_path / "r.txt").write_text(f"torch==2.6.0\ngit+https://example.org/{repository}.git\n")
+    got, out, _ = run(capsys, "-r", str(tmp_path / "r.txt"), "--json")
+    assert (got, [line["line"] for line in json.loads(out)["unread"]]) == (code, [2])
