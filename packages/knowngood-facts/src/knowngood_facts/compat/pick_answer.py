@@ -18,7 +18,7 @@ from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood_facts.compat.broken_pairs import find_excluded_releases
 from knowngood_facts.compat.cell_judgement import judge_setting
-from knowngood_facts.compat.coverage import Coverage, find_coverage
+from knowngood_facts.compat.coverage import Coverage, UnreadKind, UnreadPart, find_coverage
 from knowngood_facts.compat.findings import (
     AXES,
     Demand,
@@ -145,7 +145,7 @@ NOT_FRAMEWORKS = AXES | set(CELL_PACKAGES)
 
 def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
     """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
-    query = settle_query(universe, query).query
+    query, builds = _without_torch_build(universe, settle_query(universe, query).query)
     placement = place_query(universe, query)
     findings = tuple(sort_findings(placement.findings))
     considered = count_combinations(universe)
@@ -154,6 +154,7 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     machine = query.stated_conditions[MACHINE]
     resolved = resolve_query_packages(universe, [*placement.packages, *query.constraints], query.axes, machine)
     coverage = find_coverage(placement, query, resolved)
+    coverage = replace(coverage, parts=(*coverage.parts, *builds))
     if unknown or broken:
         return PickAnswer(
             choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown, coverage=coverage
@@ -203,6 +204,24 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         left_out=left_out,
         coverage=coverage,
     )
+
+
+def _without_torch_build(universe: Universe, query: Query) -> tuple[Query, list[UnreadPart]]:
+    """Return a query that asks for torch's release where it names a build of another index, and what is not known then.
+
+    Cells have the build of the default index.
+    """
+    packages, unread = list(query.packages), []
+    for place, package in enumerate(packages):
+        release = f"{package.version}+{package.local}"
+        if package.name == "torch" and release in universe.index.domains["torch"].index:
+            packages[place] = replace(package, local=None)
+            cuda = universe.space.book.fact("torch", str(package.version), "cuda")
+            because = f"cells have the build of the default index (CUDA {cuda}), and that build's was not looked at"
+            unread.append(
+                UnreadPart(package="torch", release=release, kind=UnreadKind.GPU_CODE, because=because, matters=True)
+            )
+    return replace(query, packages=tuple(packages)), unread
 
 
 def _exclude_what_settled_packages_break(placement: QueryPlacement, query: Query) -> None:
