@@ -155,7 +155,7 @@ def find_failing_calls(versions: Mapping[str, str], read: ReadTable) -> Iterator
             if places:
                 texts.append(f"{len(places)} of {caller} with {callee} (`{next(iter(places))}`)")
                 packages |= {name: versions[name] for name in (caller, callee)}
-                first = first or f"`knowngood breaks {caller}=={version} {callee}=={versions[callee]}` lists them"
+                first = first or f"`knowngood api --breaks {caller}=={version} {callee}=={versions[callee]}` lists them"
     if texts:
         more = f" and of {len(texts) - _SHOWN} more pairs" if len(texts) > _SHOWN else ""
         yield Finding(

@@ -53,10 +53,6 @@ class ReleaseDeclaration(Protocol):
 
     @property
     def uploaded(self) -> str:
-        """The day of its first file, `2024-07-08`; empty where it is not known."""
-
-    @property
-    def uploaded(self) -> str:
         """The day of its first file, `2024-07-08`; empty when it is not known."""
 
 

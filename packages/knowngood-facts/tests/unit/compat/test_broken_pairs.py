@@ -80,7 +80,7 @@ def test_a_name_that_is_exported_lazily_is_a_warning_and_an_error_where_the_pack
 
 def test_functions_that_fail_are_one_line() -> None:
     (finding,) = find_failing_calls({"app": "1.1", "lib": "2.1.0"}, {"app": TABLE}.get)
-    command = "`knowngood breaks app==1.1 lib==2.1.0` lists them"
+    command = "`knowngood api --breaks app==1.1 lib==2.1.0` lists them"
     assert finding.because == f"functions that fail where they run: 1 of app with lib (`run`); {command}"
     assert list(find_failing_calls({"app": "1.1"}, {"app": TABLE}.get)) == []
 
