@@ -246,8 +246,8 @@ class DemandProblem:
 
     def possible(self, demands: Sequence[Demand]) -> bool:
         """Whether these demands can be met together."""
-        search = BoxSearch(index=self.index, among=self.among)
-        return search.exists(apply_demands(self.index, demands, self.base))
+        sets = apply_demands(self.index, demands, self.base)
+        return all(sets.values()) and BoxSearch(index=self.index, among=self.among).exists(sets)
 
 
 def find_minimal_conflict(problem: DemandProblem) -> list[Demand]:

@@ -395,3 +395,17 @@ def test_a_change_is_suggested_for_a_host_with_a_cpu_of_arm():
     checked = check_query(KNOWN.universe, query_from_document(document), KNOWN.published)
     assert checked.verdict == "broken"
     assert checked.changes
+
+
+def test_a_build_of_torch_from_another_index_is_unread_and_its_release_is_offered():
+    picked = ask("torch==2.7.1+cu128", gpu="H100")
+    assert (picked.exit_code, {choice.cell.torch for choice in picked.choices}) == (3, {"2.7.1"})
+    assert [(part.package, part.release) for part in picked.coverage.parts] == [("torch", "2.7.1+cu128")]
+
+
+def test_a_cell_that_is_picked_for_a_model_has_it():
+    picked = ask(gpu="H100", used={"model": "qwen3_5"})
+    assert picked.choices
+    assert all(Version(choice.cell.transformers) >= Version("5.2.0") for choice in picked.choices)
+    conflict = ask("transformers==4.40.0", gpu="A100", used={"model": "gemma3"}).findings
+    assert [finding.id for finding in conflict if finding.severity == "error"] == ["model-type:gemma3"]
