@@ -41,8 +41,7 @@ from knowngood_facts.compat.universe import (
     find_needed_packages,
 )
 from knowngood_facts.facts.broken_use_table import read_broken_uses
-from knowngood_facts.facts.fact_reader import BUILDS_FOLDER
-from knowngood_facts.facts.fact_store import load_fact_document
+from knowngood_facts.facts.fact_store import BUILDS_FOLDER, load_fact_document
 from knowngood_facts.facts.package_metadata import (
     list_metadata_packages,
     read_newest_metadata,

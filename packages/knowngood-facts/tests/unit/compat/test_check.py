@@ -279,7 +279,7 @@ def test_a_suggestion_keeps_the_attention_and_the_fix_of_the_finding():
 
 def test_a_cell_is_named_only_when_it_has_the_attention():
     packages = ("torch==2.11.0", "transformers==4.57.6", "triton==3.5.0")
-    assert ask(*packages, gpu="H100").cell == "sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311"
+    assert ask(*packages, gpu="H100").cell == "sm90-cu130-torch2.11.0-tf4.57.6-fa0-triton3.6.0-py311"
     assert ask("torch==2.11.0", "transformers==5.17.0", gpu="H100", attn="fa4").cell is not None
     assert ask("torch==2.11.0", "transformers==5.17.0", gpu="H100", attn="fa2").cell is None
     assert ask(*packages, gpu="H100", attn="fa4").cell is None
@@ -446,6 +446,8 @@ def oracle(cell: Mapping[str, str]) -> bool:  # noqa: C901, PLR0911 - one questi
     if not (has_cuda and gpus.code_runs_on_gpu(cell["gpu"], torch["sass"], torch["ptx"])):
         return False
     if flash and not gpus.code_runs_on_gpu(cell["gpu"], flash["sass"], flash["ptx"]):
+        return False
+    if flash and flash["cxx_standard"] < torch["cxx_minimum"]:
         return False
     branches = {"sm_86": "455", "sm_89": "520", "sm_90": "520", "sm_103": "575", "sm_121": "575"}
     card = branches.get(cell["gpu"], "570" if int(cell["gpu"][3:]) >= 100 else "0")
