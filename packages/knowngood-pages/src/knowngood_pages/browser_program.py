@@ -58,10 +58,10 @@ def _fetch_package(pinned: Mapping[str, str]) -> bytes:
             place.parent.mkdir(parents=True, exist_ok=True)
             local_files.write_atomically(place, (scratch / place.name).read_bytes())
     content = place.read_bytes()
-    found = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
-    if found != pinned["integrity"]:
+    digest = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
+    if digest != pinned["integrity"]:
         place.unlink()
-        raise KnowngoodError(f"{place.name} is {found}, and templates/site/pyodide.json wants {pinned['integrity']}")
+        raise KnowngoodError(f"{place.name} is {digest}, and templates/site/pyodide.json wants {pinned['integrity']}")
     return content
 
 
