@@ -88,8 +88,8 @@ def _pack_program() -> bytes:
 def _list_program() -> Iterator[tuple[str, Path]]:
     for package in _PACKAGES:
         folder = Path(str(importlib.import_module(package).__file__)).parent
-        for path in folder.rglob("*.py"):
-            if "_data" not in path.relative_to(folder).parts:
+        for path in folder.rglob("*.*"):
+            if path.suffix in {".py", ".json"} and "_data" not in path.relative_to(folder).parts:
                 yield f"{package}/{path.relative_to(folder).as_posix()}", path
     root = local_files.data_folder()
     for name in _DATA:
