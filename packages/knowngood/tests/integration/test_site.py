@@ -74,7 +74,8 @@ def page(browser):
     wrong: list[str] = []
     made.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
     made.on("pageerror", lambda error: wrong.append(str(error)))
-    made.on("request", lambda asked: None if asked.url.startswith(("file:", "data:", "http://127.0.0.1:")) else wrong.append(asked.url))
+    own = ("file:", "data:", "http://127.0.0.1:")
+    made.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
     yield made
     context.close()
     assert wrong == []
