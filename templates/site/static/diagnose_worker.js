@@ -1,9 +1,30 @@
 import { loadPyodide } from "../program/pyodide.mjs";
 
-// One file, read by the command itself; the archive lies as an installed program does.
+// The command itself reads a log. The two libraries that are compiled for each machine are not in the browser: Python
+// has the one here, and what the other checks was checked where the site was made.
 const START = `
 import argparse
+import json
+import sys
+import types
+from compression import zstd
 from pathlib import Path
+from knowngood.core import data_files, json_document
+
+def load_json(path, parse, modules, *, remedy=""):
+    data = data_files.read_compressed_text(path, remedy) if path.suffix == ".gz" else path.read_bytes()
+    return json.loads(data)
+
+def parse_json(data, file, content, *, remedy=""):
+    return json.loads(data)
+
+class ZstdDecompressor:
+    def decompress(self, data):
+        return zstd.decompress(data)
+
+sys.modules["zstandard"] = types.SimpleNamespace(ZstdDecompressor=ZstdDecompressor, ZstdError=zstd.ZstdError)
+data_files.load_json_checked_once, json_document.parse_json = load_json, parse_json
+
 from knowngood_diagnose.cli import diagnose as command
 from knowngood_diagnose.failures.known_failures import unpack_known_failures
 

@@ -22,6 +22,7 @@ class Release:
     has_sdist: bool = False
     yanked: bool = False
     source: str = "wheel"
+    uploaded: str = ""
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,10 @@ def _fetch_package(pinned: Mapping[str, str]) -> bytes:
             place.parent.mkdir(parents=True, exist_ok=True)
             local_files.write_atomically(place, (scratch / place.name).read_bytes())
     content = place.read_bytes()
-    found = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
-    if found != pinned["integrity"]:
+    digest = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
+    if digest != pinned["integrity"]:
         place.unlink()
-        raise KnowngoodError(f"{place.name} is {found}, and templates/site/pyodide.json wants {pinned['integrity']}")
+        raise KnowngoodError(f"{place.name} is {digest}, and templates/site/pyodide.json wants {pinned['integrity']}")
     return content
 
 
@@ -88,8 +88,8 @@ def _pack_program() -> bytes:
 def _list_program() -> Iterator[tuple[str, Path]]:
     for package in _PACKAGES:
         folder = Path(str(importlib.import_module(package).__file__)).parent
-        for path in folder.rglob("*.py"):
-            if "_data" not in path.relative_to(folder).parts:
+        for path in folder.rglob("*.*"):
+            if path.suffix in {".py", ".json"} and "_data" not in path.relative_to(folder).parts:
                 yield f"{package}/{path.relative_to(folder).as_posix()}", path
     root = local_files.data_folder()
     for name in _DATA:

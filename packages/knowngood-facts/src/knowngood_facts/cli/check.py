@@ -15,6 +15,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.project.checkout import find_project
+from knowngood_facts.cli.refresh import add_refresh_argument, load_fitting_knowledge
 from knowngood_facts.cli.request_arguments import add_list_argument, add_request_arguments, request_from_arguments
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _NOT_WITH_BATCH = (
     "glibc",
     "attn",
     "used",
+    "refresh",
 )
 
 
@@ -54,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="show also what holds only under conditions of use that were not stated"
     )
+    add_refresh_argument(parser)
     parser.add_argument(
         "--batch", metavar="FILE", help="read a query (JSON) from each line and print an answer in a line; - is stdin"
     )
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     if arguments.batch is not None:
         shared_arguments.refuse_options(arguments, _NOT_WITH_BATCH, "does nothing with --batch, whose queries state it")
-        return _answer_batch(knowledge.load_knowledge(), arguments.batch)
+        return _answer_batch(knowledge.load_knowledge(refreshed=True), arguments.batch)
     if not (arguments.requirements or arguments.files or arguments.here) and not sys.stdin.isatty():
         arguments.files = ["-"]
     if (arguments.extras or arguments.groups) and not arguments.files:
@@ -74,12 +77,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     request = request_from_arguments(arguments)
     if not (request.packages or request.unread or request.gpu is not None or request.axes):
         raise UsageError("nothing to check; name packages, as in torch==2.6.0, or give -r FILE, --here or --batch FILE")
-    known = knowledge.load_knowledge()
+    known, request = load_fitting_knowledge(request, refresh=arguments.refresh)
     result = _answer_query(known, request)
     result = replace(result, notes=(*request.notes, *result.notes, *known.seal_notes))
     document = result.document() | {"sources": find_project().sources}
     answer = Answer(result.verdict.exit_code, document, _text(result, request, show_all=arguments.all))
-    return next_commands.end_check_answer(answer, known, request, result)
+    return next_commands.end_check_answer(answer, known, request, result, refreshed=arguments.refresh)
 
 
 def _answer_query(known: CompatKnowledge, request: Query, *, of_many: bool = False) -> CheckAnswer:
@@ -132,12 +135,10 @@ def _text(result: CheckAnswer, request: Query, *, show_all: bool) -> str:
         shown = "shows it" if len(left_out) == 1 else "shows them"
         lines.append(f"  {hold} only under conditions that were not stated ({', '.join(sorted(keys))}): --all {shown}")
     lines += [f"  evidence: {run}" for run in result.evidence]
-    if result.uncovered or result.unread:
+    if result.uncovered or result.coverage.lines:
         alone = f" (without the rest: {result.covered_verdict})" if result.covered else ""
         lines.append(f"  covered by facts: {_listed(result.covered) or 'nothing'}{alone}")
-    if result.uncovered:
-        lines.append(f"  not covered by facts: {_listed(result.uncovered)}")
-    lines += [f"  not read: {line}" for line in result.unread]
+    lines += [f"  {line}" for line in result.coverage.text_lines()]
     return "\n".join([*lines, *(f"  note: {note}" for note in result.notes)])
 
 

@@ -135,9 +135,15 @@ def command_after_pick(answer: PickAnswer, request: Query, known: CompatKnowledg
     return NextCommand(command=_LIST_CELLS, purpose="what there is")
 
 
-def end_check_answer(answer: Answer, known: CompatKnowledge, request: Query, result: CheckAnswer) -> Answer:
-    """Return the answer of `check` with the command to type next, as its last line and as the key `next`."""
-    command = _command_after_check(known, request, result)
+def end_check_answer(
+    answer: Answer, known: CompatKnowledge, request: Query, result: CheckAnswer, *, refreshed: bool = False
+) -> Answer:
+    """Return the answer of `check` with the command to type next, as its last line and as the key `next`.
+
+    `refreshed` says that what is missing was asked for from the index already.
+    """
+    command = None if refreshed else _command_to_refresh(request, result)
+    command = command or _command_after_check(known, request, result)
     return replace(
         answer, document={**answer.document, "next": command.document()}, text=f"{answer.text}\n  {command.text}"
     )
@@ -164,6 +170,17 @@ def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAn
     return NextCommand(command=_LIST_CELLS, purpose="what there is")
 
 
+def _command_to_refresh(request: Query, result: CheckAnswer) -> NextCommand | None:
+    """Return the same question with `--refresh`, where metadata was not read and the command line has all of it."""
+    is_typed = all(package.explicit for package in request.packages) and not result.coverage.lines
+    if result.verdict is not CheckVerdict.UNKNOWN or not is_typed:
+        return None
+    if not any(part.matters and part.kind == "metadata" for part in result.coverage.parts):
+        return None
+    command = request_command("check", request, {}) + " --refresh"
+    return NextCommand(command=command, purpose="try", note="reads what is missing from the index")
+
+
 def _command_to_harvest(findings: tuple[object, ...], known: CompatKnowledge) -> NextCommand | None:
     """Return the command that reads the facts of packages of which a release is not known."""
     ids = [str(getattr(finding, "id", "")).removeprefix("unknown:") for finding in findings]
@@ -174,7 +191,7 @@ def _command_to_harvest(findings: tuple[object, ...], known: CompatKnowledge) ->
 
 def request_command(command: str, request: Query, changes: Mapping[str, str]) -> str:
     """Return the command line that asks a request with some axes and packages changed."""
-    options = {"gpu": request.gpu, **request.axes, "attn": request.attn}
+    options = {"gpu": request.gpu, **request.axes, "attn": request.attn or request.hub_kernel}
     options |= {name: value for name, value in changes.items() if name in ("gpu", "attn", *VERSION_AXES)}
     words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
     conditions = {key: changes.get(key, value) for key, value in request.conditions.items()}

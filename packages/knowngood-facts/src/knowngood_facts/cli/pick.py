@@ -9,6 +9,7 @@ from knowngood.cli.main import Answer
 from knowngood.evidence.cell_answer import describe_tier
 from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE
 from knowngood.project.checkout import find_project
+from knowngood_facts.cli.refresh import add_refresh_argument, load_fitting_knowledge
 from knowngood_facts.cli.request_arguments import add_request_arguments, request_from_arguments
 
 if TYPE_CHECKING:
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_request_arguments(parser)
+    add_refresh_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Print the best cells, or the conflict when no cell fits."""
     from knowngood_facts.cli import next_commands
-    from knowngood_facts.compat import knowledge
     from knowngood_facts.compat.pick_answer import pick_cells
 
     request = request_from_arguments(arguments)
-    known = knowledge.load_knowledge()
+    known, request = load_fitting_knowledge(request, refresh=arguments.refresh)
     answer = pick_cells(known.for_query(request, cells=True), request, known.published)
     commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
     last = next_commands.command_after_pick(answer, request, known)
@@ -68,6 +69,7 @@ def _text(
     lines += [f"not offered: {name}: {reason}" for name, reason in answer.left_out.items()]
     for clash in answer.conflict:
         lines += _clash(clash)
+    lines += [*answer.coverage.text_lines(), *(f"note: {note}" for note in request.notes)]
     return "\n".join(lines if last in commands else [*lines, last.text])
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood.core import attention
 from knowngood.core.data_files import refuse_long_numbers
 from knowngood.core.errors import UsageError
 from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture, parse_host
@@ -165,10 +164,12 @@ def parse_request(stated: StatedRequest) -> Query:
         for text in stated.requirements
         if text not in addresses
     ]
+    attn, hub_kernel = query.parse_stated_attention(stated.attn)
     return query.Query(
         gpu=stated.gpu,
         axes=axes,
-        attn=None if stated.attn is None else attention.parse_attention(stated.attn),
+        attn=attn,
+        hub_kernel=hub_kernel,
         conditions=used | _machine_condition(stated.host),
         packages=(*filter(None, named), *(package for item in listed for package in item.packages)),
         constraints=tuple(package for item in listed for package in item.constraints),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from knowngood_facts.compat.broken_pairs import CALLS
 from knowngood_facts.compat.check_answer import check_query
 from knowngood_facts.compat.findings import Finding
 from knowngood_facts.compat.query import Query, pinned_package
@@ -38,7 +39,7 @@ def examine_added_packages(
     concerned = [
         item
         for item in answer.findings
-        if names & item.packages.keys() and not item.undecided and not item.id.startswith(TRAINER)
+        if names & item.packages.keys() and not item.undecided and not item.id.startswith((TRAINER, CALLS))
     ]
     unread = []
     for item in added:
@@ -53,4 +54,4 @@ def check_added_packages(lock: CellLock, added: Sequence[AddedPackage]) -> tuple
     """Return what `examine_added_packages` does, with all that is known; the extension `knowngood.check_packages`."""
     from knowngood_facts.compat import knowledge
 
-    return examine_added_packages(knowledge.load_knowledge(), lock, added)
+    return examine_added_packages(knowledge.load_knowledge(refreshed=True), lock, added)

@@ -21,6 +21,9 @@ from knowngood_facts.facts.broken_use_table import BrokenUse, BrokenUseTable, Us
 USES = "uses:"
 """With this begins the id of a finding about a pair."""
 
+CALLS = "calls:"
+"""With this begins the id of the finding about functions that fail when they run."""
+
 ReadTable = Callable[[str], BrokenUseTable | None]
 """Returns the table of a caller, or `None` when there is none."""
 
@@ -52,11 +55,15 @@ class _Pair:
     def uses(self) -> list[BrokenUse]:
         """The uses that break at an import: first of the package, then of a module that it does not import itself."""
         broken = (use for use in self.table.uses[self.callee] if self._is_broken(use, self.mine, self.theirs))
-        return sorted(broken, key=lambda use: not self.stops_import(use))
+        return sorted(broken, key=lambda use: (not self.stops_import(use), not self.is_exported(use)))
 
     def stops_import(self, use: BrokenUse) -> bool:
-        """Return whether a use that breaks makes the import of the whole package fail."""
-        return bool(use.reached >> self.mine & 1)
+        """Return whether a use that breaks makes the import of the whole package fail, or of what it is for."""
+        return bool(use.stopping >> self.mine & 1)
+
+    def is_exported(self, use: BrokenUse) -> bool:
+        """Return whether a use that breaks makes the import of a name fail that the package exports lazily."""
+        return bool(use.exported >> self.mine & 1)
 
     def nearest_callee(self) -> str | None:
         """Return the nearest release of the callee with which this caller can be imported, or `None`."""
@@ -72,7 +79,7 @@ class _Pair:
 
     def _is_importable(self, mine: int, theirs: int) -> bool:
         uses = self.table.uses[self.callee]
-        return not any(use.reached >> mine & 1 and self._is_broken(use, mine, theirs) for use in uses)
+        return not any(use.stopping >> mine & 1 and self._is_broken(use, mine, theirs) for use in uses)
 
     @staticmethod
     def _is_broken(use: BrokenUse, mine: int, theirs: int) -> bool:
@@ -104,8 +111,9 @@ class ExcludedReleases:
 def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Finding]:
     """Return a finding for each pair of these releases of which one needs at an import what the other lacks.
 
-    It is an error when importing the caller fails, and an information when only a module that this does not import
-    fails. Uses inside functions are left to `knowngood api --breaks`: much of such code never runs with these releases.
+    It is an error when importing the caller fails, or what it is for; a warning when a name fails that it exports
+    lazily; and an information when another module fails, which importing the caller does not import. Of uses inside
+    functions `find_failing_calls` tells.
 
     Args:
         versions: package -> release, of the packages whose release is settled.
@@ -125,6 +133,40 @@ def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Find
             if uses := pair.uses:
                 findings.append(_pair_finding(pair, uses))
     return findings
+
+
+def find_failing_calls(versions: Mapping[str, str], read: ReadTable) -> Iterator[Finding]:
+    """Yield one information about all functions of these releases that fail when they run, if there are any.
+
+    Args:
+        versions: package -> release, of the packages that a query names.
+        read: gives the table of a caller.
+    """
+    texts, packages, first = [], dict[str, str](), ""
+    for caller, version in versions.items():
+        table = read(caller)
+        mine = None if table is None else _place_of(version, table.releases)
+        for callee, releases in table.callees.items() if table is not None and mine is not None else ():
+            theirs = _place_of(versions[callee], releases) if callee in versions else None
+            if table is None or mine is None or theirs is None:
+                continue
+            uses = [use for use in table.uses[callee] if use.callers >> mine & 1 and use.callees >> theirs & 1]
+            places = dict.fromkeys(use.place for use in uses if use.place)
+            if places:
+                texts.append(f"{len(places)} of {caller} with {callee} (`{next(iter(places))}`)")
+                packages |= {name: versions[name] for name in (caller, callee)}
+                first = first or f"`knowngood api --breaks {caller}=={version} {callee}=={versions[callee]}` lists them"
+    if texts:
+        more = f" and of {len(texts) - _SHOWN} more pairs" if len(texts) > _SHOWN else ""
+        yield Finding(
+            id=CALLS + "+".join(packages),
+            kind="fact",
+            severity="info",
+            packages=packages,
+            because=f"functions that fail where they run: {', '.join(texts[:_SHOWN])}{more}; {first}",
+            source=("the sources of both",),
+            confidence="artefact",
+        )
 
 
 def boxes_of_broken_pairs(
@@ -199,7 +241,7 @@ def _broken_releases(table: BrokenUseTable, callee: str) -> Iterator[tuple[str, 
     groups: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     stopped = 0
     for use in _stopping_uses(table, callee):
-        stopped |= use.reached & use.callers
+        stopped |= use.stopping & use.callers
     for mine in iterate_bits(stopped):
         for theirs in iterate_bits(_callees_stopping(table, callee, mine)):
             pair = _Pair(table=table, callee=callee, mine=mine, theirs=theirs)
@@ -214,14 +256,14 @@ def _broken_releases(table: BrokenUseTable, callee: str) -> Iterator[tuple[str, 
 
 def _stopping_uses(table: BrokenUseTable, callee: str) -> list[BrokenUse]:
     """Return the uses that make the import of the whole package fail, in any of its releases."""
-    return [use for use in table.uses[callee] if use.reached and not use.place]
+    return [use for use in table.uses[callee] if use.stopping and not use.place]
 
 
 def _callees_stopping(table: BrokenUseTable, callee: str, mine: int) -> int:
     """Return the callee's releases with which a release of the caller cannot be imported, as a mask."""
     mask = 0
     for use in _stopping_uses(table, callee):
-        if use.reached & use.callers & 1 << mine:
+        if use.stopping & use.callers & 1 << mine:
             mask |= use.callees
     return mask
 
@@ -231,7 +273,7 @@ def _callers_stopped(table: BrokenUseTable, callee: str, theirs: int) -> int:
     mask = 0
     for use in _stopping_uses(table, callee):
         if use.callees & 1 << theirs:
-            mask |= use.reached & use.callers
+            mask |= use.stopping & use.callers
     return mask
 
 
@@ -280,7 +322,7 @@ def _pair_finding(pair: _Pair, uses: Sequence[BrokenUse]) -> Finding:
     return Finding(
         id=f"{USES}{caller}:{callee}",
         kind="fact",
-        severity="error" if stops else "info",
+        severity="error" if stops else "warning" if pair.is_exported(uses[0]) else "info",
         packages={caller: mine, callee: theirs},
         because=_describe_pair(pair, uses, mine, theirs),
         source=(f"the sources of {caller} {mine} and {callee} {theirs}",),
@@ -302,8 +344,10 @@ def _describe_use(pair: _Pair, use: BrokenUse) -> str:
         what = f"uses `{name}` of `{module}`, {since}"
     else:
         what = f"imports `{module}`, {since}"
+    top = use.module.partition(".")[0]
+    if pair.is_exported(use) and not use.reached >> pair.mine & 1:
+        return f"{what}: fails at `from {top} import {use.exports}` (in `{use.module}`)"
     if pair.stops_import(use):
-        top = use.module.partition(".")[0]
         return f"{what}: fails at `import {top}`" + (f" (in `{use.module}`)" if top != use.module else "")
     return f"{what}: fails at `import {use.module}`"
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
-from knowngood_facts.compat.broken_pairs import USES, find_broken_pairs
+from knowngood_facts.compat.broken_pairs import USES, find_broken_pairs, find_failing_calls
+from knowngood_facts.compat.coverage import Coverage, find_coverage
 from knowngood_facts.compat.demands import DemandProblem, find_minimal_causes, find_minimal_conflict, newest_boxes
 from knowngood_facts.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
 from knowngood_facts.compat.findings import (
@@ -27,7 +28,7 @@ from knowngood_facts.compat.matrix_cells import (
     find_retired_cell,
     find_wanted_trainers,
 )
-from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query, UnreadLine
+from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood_facts.compat.query_placement import QueryPlacement, place_query
 from knowngood_facts.compat.query_resolution import (
     QueryResolution,
@@ -35,7 +36,7 @@ from knowngood_facts.compat.query_resolution import (
     resolve_query_packages,
     with_chains,
 )
-from knowngood_facts.compat.resolution_findings import describe_range, describe_requirements, list_names
+from knowngood_facts.compat.resolution_findings import describe_range, describe_requirements
 from knowngood_facts.compat.search import SearchLimitError
 from knowngood_facts.compat.suggestions import (
     check_problem,
@@ -90,7 +91,8 @@ class CheckAnswer:
     """The packages that facts cover: name -> version or specifier."""
     covered_verdict: CheckVerdict
     """The verdict about the covered packages alone."""
-    unread: tuple[UnreadLine, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    """What nobody read, and the day up to which the rest was read."""
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -105,12 +107,11 @@ class CheckAnswer:
         }
         if self.evidence:
             document["evidence"] = list(self.evidence)
-        if self.uncovered or self.unread:
+        if self.uncovered or self.coverage.lines:
             document["covered"] = dict(self.covered)
             document["covered_verdict"] = str(self.covered_verdict)
             document["uncovered"] = dict(self.uncovered)
-        if self.unread:
-            document["unread"] = [line.document() for line in self.unread]
+        document |= self.coverage.document()
         return document | ({"notes": list(self.notes)} if self.notes else {})
 
 
@@ -143,6 +144,15 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
             ):
                 return replace(first, changes=changes, cell=suggested[0][1].cell)
     return first
+
+
+def find_query_coverage(universe: Universe, query: Query) -> Coverage:
+    """Return how far an answer to a query looks, and what nobody read; raises what `check_query` raises."""
+    query = settle_query(universe, query).query
+    placement = next(iter(_place_for_each_gpu(universe, query).values()))
+    machine = query.stated_conditions[MACHINE]
+    resolved = resolve_query_packages(universe, [*placement.packages, *query.constraints], query.axes, machine)
+    return find_coverage(placement, query, resolved)
 
 
 def _find_changes(placement: QueryPlacement, query: Query, answer: CheckAnswer) -> Iterator[Mapping[str, str]]:
@@ -222,6 +232,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     findings += unknown_facts
     evidence: tuple[str, ...] = ()
     without_facts = {name: text for name, text in placement.uncovered.items() if name not in placement.declared}
+    coverage = find_coverage(placement, query, resolved)
     if broken:
         verdict = covered_verdict = CheckVerdict.BROKEN
     elif (
@@ -236,15 +247,15 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
         # A run shows nothing of a use that could not be read, such as a model of an architecture that no rule knows.
         evidence, verified = ((), False) if settled.notes else find_evidence(published, placement, query)
         covered_verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
-        complete = not query.unread and (verified or not without_facts)
+        complete = coverage.is_complete or (verified and not query.unread)
         verdict = covered_verdict if complete else CheckVerdict.UNKNOWN
-    is_good = verdict in (CheckVerdict.VERIFIED, CheckVerdict.COMPATIBLE)
-    cell = find_published_cell(published, placement, among, settled_releases) if is_good else None
+    cell = None if verdict.exit_code else find_published_cell(published, placement, among, settled_releases)
     retired = find_retired_cell(published, placement, among) if cell is None else None
     if cell is None and not broken:
         wanted = find_wanted_trainers(placement.packages, published.cells)
         findings += describe_trainers(placement, published, wanted, offered=())
     if resolved is not None and not broken:
+        findings += _find_install_problems(placement, resolved, conditions, findings)
         target = resolved.resolution.target
         findings += find_passed_over_extras(placement.packages, settled_releases, universe.metadata, target)
     return CheckAnswer(
@@ -256,12 +267,11 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
         uncovered={**without_facts, **placement.unknown_releases},
         covered={**placement.covered, **placement.declared},
         covered_verdict=covered_verdict,
-        unread=query.unread,
+        coverage=coverage,
         notes=(
             *settled.notes,
             *([retired] if retired else []),
             *_resolution_notes(placement, resolved),
-            *_constraint_notes(placement, query),
         ),
     )
 
@@ -295,28 +305,47 @@ def _find_broken_uses(placement: QueryPlacement, resolved: QueryResolution | Non
     versions = dict(resolved.resolution.settled) if resolved is not None else {}
     versions |= {package.name: package.version for package in placement.packages if package.version}
     universe = placement.universe
-    return list(waive_pairs(find_broken_pairs(versions, universe.broken_uses), versions, universe.waivers))
+    named = {package.name: versions[package.name] for package in placement.packages if package.name in versions}
+    return [
+        *waive_pairs(find_broken_pairs(versions, universe.broken_uses), versions, universe.waivers),
+        *find_failing_calls(named, universe.broken_uses),
+    ]
 
 
-def _constraint_notes(placement: QueryPlacement, query: Query) -> list[str]:
-    """Which constraints could not be looked at."""
-    names = [item.name for item in query.constraints if placement.universe.metadata.find_package(item.name) is None]
-    if not names:
-        return []
-    return [f"there is no metadata of {list_names(names)}, so the constraints on them were not looked at"]
+INSTALLED = "installed:"
+"""With this begins the id of a finding about the releases that an installer takes today."""
 
 
-def _resolution_notes(placement: QueryPlacement, resolved: QueryResolution | None) -> list[str]:
-    """What was looked at of the packages that have no facts about GPUs, and of what all packages require."""
-    if resolved is None or resolved.findings:
-        return []
-    if resolved.is_sure and not placement.declared:
-        return []  # the rules state all of it
-    notes = list(resolved.notes)
-    if placement.declared:
-        names = list_names(placement.declared)
-        notes.append(f"of {names} it was looked at what they require and which wheels they have, not at their GPU code")
-    return notes
+def _find_install_problems(
+    placement: QueryPlacement, resolved: QueryResolution, conditions: Mapping[str, str], findings: Sequence[Finding]
+) -> Iterator[Finding]:
+    """Yield a warning for each error that the newest releases have, where the query leaves the release open.
+
+    That some releases fit is the verdict; an installer takes the newest that declare to fit.
+    """
+    universe, domains = placement.universe, placement.universe.index.domains
+    chosen = {name: text for name, text in resolved.resolution.versions.items() if name in universe.packages}
+    free = {name: text for name, text in chosen.items() if name not in placement.assignment}
+    places = {name: domains[name].index[text] for name, text in free.items() if text in domains[name].index}
+    if not places:
+        return
+    installed = replace(placement, assignment={**placement.assignment, **places}, findings=[])
+    named = {package.name for package in placement.packages}
+    versions = {name: text for name, text in resolved.resolution.versions.items() if name in named or name in chosen}
+    pairs = find_broken_pairs(versions, universe.broken_uses)
+    stated = {finding.id for finding in findings}
+    for finding in (*find_broken_rules(installed, conditions), *waive_pairs(pairs, versions, universe.waivers)):
+        taken = [f"{name} {free[name]}" for name in finding.packages if name in free]
+        if finding.severity == "error" and taken and finding.id not in stated:
+            because = f"an installer takes {' and '.join(taken)} today: {finding.because}"
+            yield replace(finding, id=INSTALLED + finding.id, severity="warning", because=because)
+
+
+def _resolution_notes(placement: QueryPlacement, resolved: QueryResolution | None) -> tuple[str, ...]:
+    """Return what was looked at of what packages require; nothing where the rules state all of it."""
+    if resolved is None or resolved.findings or (resolved.is_sure and not placement.declared):
+        return ()
+    return resolved.notes
 
 
 def has_known_package(placement: QueryPlacement) -> bool:
@@ -452,7 +481,8 @@ def _collision_finding(placement: QueryPlacement, problem: DemandProblem) -> Fin
     boxes = newest_boxes(causes)
     masks: dict[str, int] = {}
     for demand in demands:
-        masks[demand.variable] = masks.get(demand.variable, problem.domain(demand.variable).all) & demand.mask
+        before = masks.get(demand.variable, problem.domain(demand.variable).all)
+        masks[demand.variable] = before & demand.mask or before
     assignment = {name: place for name, place in placement.assignment.items() if name in masks}
     because = [fill_template(space, box.rule.because, box, assignment, placement.as_written) for box in boxes]
     sources = [fill_template(space, text, box, assignment, {}) for box in boxes for text in box.rule.source]

@@ -41,15 +41,21 @@ from knowngood_facts.compat.universe import (
     find_needed_packages,
 )
 from knowngood_facts.facts.broken_use_table import read_broken_uses
-from knowngood_facts.facts.fact_reader import BUILDS_FOLDER
-from knowngood_facts.facts.fact_store import load_fact_document
-from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata
+from knowngood_facts.facts.fact_store import BUILDS_FOLDER, load_fact_document
+from knowngood_facts.facts.package_metadata import (
+    list_metadata_packages,
+    read_newest_metadata,
+    read_package_metadata,
+    read_snapshot_day,
+    refreshed_folder,
+)
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix
     from knowngood.evidence.cell_answer import CellError
     from knowngood.project.cell_answers import CellJudgements
     from knowngood.project.release_seal import ReleaseSeal
+    from knowngood_facts.compat.model_types import ModelTypes
     from knowngood_facts.compat.rule import Rule
 
 
@@ -175,10 +181,12 @@ def _sound_matrix(project: Project) -> Matrix | None:
         return None
 
 
-def load_knowledge(root: Path | None = None) -> CompatKnowledge:
+def load_knowledge(root: Path | None = None, *, refreshed: bool = False) -> CompatKnowledge:
     """Read rules, incidents and matrix.yaml, and find the facts. A package without a file of facts is not covered.
 
-    `root` is a folder with other facts, rules and incidents than this program's own.
+    Args:
+        root: a folder with other facts, rules and incidents than this program's own.
+        refreshed: what this user read with `--refresh` counts too, so that the answers are of this machine.
 
     Raises:
         MissingError: there are no facts at all, or matrix.yaml has no GPUs.
@@ -186,8 +194,13 @@ def load_knowledge(root: Path | None = None) -> CompatKnowledge:
     """
     root = root or local_files.data_folder()
     folder = root / FACTS_FOLDER / "metadata"
+    read_by_user = refreshed_folder() if refreshed and refreshed_folder().is_dir() else None
     metadata = MetadataStore(
-        read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
+        read=lambda name: (
+            read_newest_metadata(name, folder, read_by_user) if read_by_user else read_package_metadata(name, folder)
+        ),
+        names=lambda: list_metadata_packages(folder),
+        day=read_snapshot_day(folder),
     )
     facts = FactFolder(path=root / FACTS_FOLDER, metadata=metadata)
     if not facts.packages:
@@ -222,7 +235,13 @@ def load_knowledge(root: Path | None = None) -> CompatKnowledge:
 
     def build(book: Factbook) -> Universe:
         universe = build_universe(book, catalog, rules, waivers, lambda name: read_broken_uses(name, atlas))
-        return replace(universe, incidents=incidents.incidents_of_rule, models=models, read_builds=read_builds)
+        return replace(
+            universe,
+            incidents=incidents.incidents_of_rule,
+            models=models,
+            model_types=partial(_model_types, atlas),
+            read_builds=read_builds,
+        )
 
     return CompatKnowledge(
         facts=facts,
@@ -239,6 +258,16 @@ def load_knowledge(root: Path | None = None) -> CompatKnowledge:
             recorded=frozenset(path.parent.name for path in locks.glob(f"*/{IMAGE_RECORD_FILE}")),
         ),
     )
+
+
+@lru_cache
+def _model_types(atlas: Path) -> ModelTypes | None:
+    """Return which releases of transformers have which models; `None` where there is no atlas of it."""
+    from knowngood_facts.compat.model_types import ModelTypes  # only a query with a model asks for it
+    from knowngood_facts.facts.atlas_lookup import open_atlas
+
+    lookup = open_atlas("transformers", atlas)
+    return ModelTypes(lookup) if lookup is not None else None
 
 
 def _read_lock(root: Path, cell: Cell) -> dict[str, str]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.core.hosts import HostArchitecture
@@ -122,13 +120,8 @@ class PublishedCells:
             return unranked
         from knowngood.evidence.run_evidence import Tier
 
-        tiers = list(Tier)
-
-        def merit(cell: Cell) -> tuple[object, ...]:
-            compiled = cell.flash_attn_package == "flash-attn"
-            return tiers.index(self.tier(str(cell))), Version(cell.torch), Version(cell.transformers), not compiled
-
-        return sorted(unranked, key=merit, reverse=True)
+        order = list(Tier)
+        return sorted(unranked, key=lambda cell: (order.index(self.tier(str(cell))), cell.merit), reverse=True)
 
     @cached_property
     def ranked(self) -> list[Cell]:

@@ -18,6 +18,7 @@ from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood_facts.compat.broken_pairs import find_excluded_releases
 from knowngood_facts.compat.cell_judgement import judge_setting
+from knowngood_facts.compat.coverage import Coverage, UnreadKind, UnreadPart, find_coverage
 from knowngood_facts.compat.demands import (
     Demand,
     DemandProblem,
@@ -109,6 +110,8 @@ class PickAnswer:
     uncovered: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The cells of matrix.yaml that fit but for the attention setting: id -> what is known of the setting there."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What nobody read, and the day up to which the rest was read."""
 
     @property
     def exit_code(self) -> int:
@@ -126,6 +129,7 @@ class PickAnswer:
             "findings": [finding.document() for finding in self.findings],
             "uncovered": dict(self.uncovered),
             "left_out": dict(self.left_out),
+            **self.coverage.document(),
         }
 
 
@@ -140,14 +144,20 @@ NOT_FRAMEWORKS = AXES | set(CELL_PACKAGES)
 
 def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
     """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
-    query = settle_query(universe, query).query
+    query, builds = _without_torch_build(universe, settle_query(universe, query).query)
     placement = place_query(universe, query)
     findings = tuple(sort_findings(placement.findings))
     considered = count_combinations(universe)
     broken = any(finding.severity == "error" for finding in findings)
     unknown = not broken and any(item.id.removeprefix("unknown:") in universe.index.domains for item in findings)
+    machine = query.stated_conditions[MACHINE]
+    resolved = resolve_query_packages(universe, [*placement.packages, *query.constraints], query.axes, machine)
+    coverage = find_coverage(placement, query, resolved)
+    coverage = replace(coverage, parts=(*coverage.parts, *builds))
     if unknown or broken:
-        return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown)
+        return PickAnswer(
+            choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown, coverage=coverage
+        )
     host = placement.foreign_host
     if host and placement.machine not in {cell.host.machine for cell in published.cells} - {DEFAULT_MACHINE}:
         clash = _clash_with_host(host)
@@ -190,10 +200,29 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         considered=considered,
         unsure=bool(conflict) and not host and _without_unknown(problem).possible(problem.demands),
         findings=(*([host] if host and not choices else []), *findings, *about_trainers, *retired_cells),
-        unknown=placement.unknown or bool(without_facts),
+        unknown=placement.unknown or not coverage.is_complete,
         uncovered=without_facts,
         left_out=left_out,
+        coverage=coverage,
     )
+
+
+def _without_torch_build(universe: Universe, query: Query) -> tuple[Query, list[UnreadPart]]:
+    """Return a query that asks for torch's release where it names a build of another index, and what is not known then.
+
+    Cells have the build of the default index.
+    """
+    packages, unread = list(query.packages), []
+    for place, package in enumerate(packages):
+        release = f"{package.version}+{package.local}"
+        if package.name == "torch" and release in universe.index.domains["torch"].index:
+            packages[place] = replace(package, local=None)
+            cuda = universe.space.book.fact("torch", str(package.version), "cuda")
+            because = f"cells have the build of the default index (CUDA {cuda}), and that build's was not looked at"
+            unread.append(
+                UnreadPart(package="torch", release=release, kind=UnreadKind.GPU_CODE, because=because, matters=True)
+            )
+    return replace(query, packages=tuple(packages)), unread
 
 
 def _exclude_what_settled_packages_break(placement: QueryPlacement, query: Query) -> None:

@@ -102,6 +102,8 @@ class Query:
     gpu: str | None = None
     axes: Mapping[str, str] = field(default_factory=dict)
     attn: str | None = None
+    hub_kernel: str | None = None
+    """The kernel of the hub that is the attention setting instead, such as `kernels-community/flash-attn2`."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """The conditions of use that `--with` states."""
     packages: tuple[PackageSpec, ...] = ()
@@ -220,6 +222,19 @@ def parse_axis_version(name: str, text: str) -> str:
 _EXAMPLES = {"driver": "580.65.06", "nvcc": "12.8", "python": "3.11", "glibc": "2.36"}
 
 
+def parse_stated_attention(text: str | None) -> tuple[str | None, str | None]:
+    """Return the attention setting, or `None` and the kernel of the hub that a text with a slash names.
+
+    Raises:
+        UsageError: there is no such attention setting.
+    """
+    if text is None:
+        return None, None
+    if re.fullmatch(r"[\w.-]+/[\w.-]+(?:@[\w.-]+)?(?::\w+)?", text.strip()):
+        return None, text.strip()
+    return parse_attention(text), None
+
+
 def parse_use_condition(text: str) -> tuple[str, str]:
     """Split the `KEY=VALUE` of `--with`; raises `UsageError` for another form."""
     key, equals, value = text.partition("=")
@@ -242,10 +257,12 @@ def query_from_document(item: Any) -> Query:
     packages, conditions = item.get("packages", {}), item.get("with", {})
     if not isinstance(packages, dict) or not isinstance(conditions, dict):
         raise UsageError("'packages' and 'with' are JSON objects")
+    attn, hub_kernel = parse_stated_attention(None if item.get("attn") is None else str(item["attn"]))
     return Query(
         gpu=None if item.get("gpu") is None else str(item["gpu"]),
         axes={name: parse_axis_version(name, str(item[name])) for name in VERSION_AXES if item.get(name) is not None},
-        attn=None if item.get("attn") is None else parse_attention(str(item["attn"])),
+        attn=attn,
+        hub_kernel=hub_kernel,
         conditions={str(key): _condition_text(value) for key, value in conditions.items()},
         packages=tuple(_package_from_item(str(name), value) for name, value in packages.items()),
     )

@@ -15,6 +15,7 @@ from knowngood_facts.compat.broken_pairs import find_excluded_releases
 from knowngood_facts.compat.build_forecast import forecast_build
 from knowngood_facts.compat.demands import Demand
 from knowngood_facts.compat.findings import AXES, Finding, conditions_apply, fact_finding
+from knowngood_facts.compat.metadata_store import has_metadata
 from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood_facts.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
 from knowngood_facts.compat.value_domain import NONE, ValueDomain, iterate_bits, specifiers_overlap, version_matches
@@ -109,6 +110,10 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
         _place_extras(placement, package)
         if package.name in placement.declared and package.version:
             exclude_broken_releases(placement, package.name, package.version, package.text, owner=package.name)
+    if model := query.conditions.get("model"):
+        from knowngood_facts.compat.model_types import demand_model  # few queries name a model
+
+        demand_model(placement, model)
     if query.axes.get("python", "").endswith("t"):
         _apply_free_threading(placement, query.axes["python"])
     _apply_partial_rules(placement, query)
@@ -239,12 +244,6 @@ def _no_wheel_finding(placement: QueryPlacement, name: str, python: str) -> Find
     )
 
 
-def _has_metadata(placement: QueryPlacement, package: PackageSpec) -> bool:
-    """Whether it is known what some release that the query means requires."""
-    releases = placement.universe.metadata.find_package(package.name)
-    return releases is not None and bool(releases.wanted(package))
-
-
 def _place_package(placement: QueryPlacement, package: PackageSpec, *, hardware: bool) -> None:
     universe = placement.universe
     if package.name not in universe.packages:
@@ -259,7 +258,7 @@ def _place_package(placement: QueryPlacement, package: PackageSpec, *, hardware:
         variant = None
         mask &= ~sum(1 << place for place, value in enumerate(domain.values) if "+" in value)
     wanted = package.version or package.specifier
-    if not mask and not hardware and _has_metadata(placement, package):
+    if not mask and not hardware and has_metadata(universe.metadata, package):
         placement.declared[package.name] = wanted
         return
     if not mask:
@@ -322,7 +321,7 @@ def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
     universe, name = placement.universe, package.name
     wanted = package.version or package.specifier
     placement.uncovered[name] = wanted
-    if _has_metadata(placement, package):
+    if has_metadata(universe.metadata, package):
         placement.declared[name] = wanted
         return
     releases = universe.metadata.find_package(name)

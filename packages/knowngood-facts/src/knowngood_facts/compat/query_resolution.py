@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from knowngood.core.package_names import canonical_name
 from knowngood_facts.compat.demands import Demand, find_smallest_change
 from knowngood_facts.compat.dependency_markers import ResolutionTarget
 from knowngood_facts.compat.findings import AXES, Finding
+from knowngood_facts.compat.metadata_store import find_supposed_release
 from knowngood_facts.compat.query import DEFAULT_MACHINE, PackageSpec
 from knowngood_facts.compat.requirement_graph import (
     USUAL_PYTHONS,
     RequirementResolution,
     RequirementSearches,
+    Requires,
     python_is_declared,
     resolve_packages,
 )
@@ -22,14 +25,26 @@ from knowngood_facts.compat.suggestions import list_problem, suggestible_values
 from knowngood_facts.compat.value_domain import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from knowngood_facts.compat.metadata_store import ReleaseDeclaration
+    from knowngood_facts.compat.metadata_store import MetadataStore, ReleaseDeclaration
     from knowngood_facts.compat.query_placement import QueryPlacement
     from knowngood_facts.compat.universe import Universe
 
 _CONFLICTS = 3
 """So many conflicts that have no package in common are reported at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupposedNeed:
+    """A requirement that only a release newer than all that were read can meet."""
+
+    package: str
+    """The package of which a newer release is required."""
+    specifier: str
+    release: str
+    """The least release that meets it."""
+    required_by: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +57,11 @@ class QueryResolution:
     notes: tuple[str, ...] = ()
     """What was looked at, and what was not."""
     packages: tuple[PackageSpec, ...] = field(default=())
-    """The packages of the query that have metadata."""
+    """The packages of the query that have metadata, or one release that others may exclude."""
     undeclared: Mapping[str, str] = field(default_factory=dict)
     """The chosen releases of which neither metadata nor facts state what they require: package -> release."""
+    supposed: tuple[SupposedNeed, ...] = ()
+    """What is required of packages that is newer than all their releases that were read."""
 
     any_python: bool = True
     """The query states no Python."""
@@ -68,9 +85,11 @@ def resolve_query_packages(
         axes: the stated Python and glibc, among others.
         machine: `x86_64` or `aarch64`.
     """
-    known = tuple(package for package in packages if universe.metadata.find_package(package.name) is not None)
-    if not known:
+    if all(universe.metadata.find_package(package.name) is None for package in packages):
         return None
+    known = tuple(
+        package for package in packages if package.version or universe.metadata.find_package(package.name) is not None
+    )
     cache: dict[object, QueryResolution] = universe.cached("resolutions", dict)
     key = (known, axes.get("python"), axes.get("glibc"), machine)
     if key not in cache:
@@ -83,14 +102,8 @@ def resolve_query_packages(
 def _resolve(
     universe: Universe, packages: tuple[PackageSpec, ...], axes: Mapping[str, str], machine: str
 ) -> QueryResolution:
-    searches: RequirementSearches = universe.cached(
-        "searches",
-        lambda: RequirementSearches(
-            store=universe.metadata, waived=_waived_requirements(universe), rules=universe.index
-        ),
-    )
     pythons: Iterable[str] = (axes["python"],) if "python" in axes else USUAL_PYTHONS
-    first: RequirementResolution | None = None
+    first: tuple[RequirementResolution, RequirementSearches] | None = None
     for python in pythons:
         target = ResolutionTarget(
             python=python.removesuffix("t"),
@@ -98,8 +111,8 @@ def _resolve(
             glibc=axes.get("glibc"),
             free_threaded=python.endswith("t"),
         )
-        resolution = resolve_packages(packages, target, searches)
-        first = first or resolution
+        resolution, searches, supposed = _resolve_on_target(universe, packages, target)
+        first = first or (resolution, searches)
         if resolution.conflict is None:
             book = universe.space.book
             undeclared = {
@@ -108,21 +121,72 @@ def _resolve(
                 if book.fact(name, version, "requires") is None
             }
             notes = _notes(resolution, undeclared)
-            if resolution is not first:
-                notes = (f"it resolves with Python {python}, and not with {first.target.python}", *notes)
+            if resolution is not first[0]:
+                notes = (f"it resolves with Python {python}, and not with {first[0].target.python}", *notes)
             return QueryResolution(
                 resolution=resolution,
                 notes=notes,
                 packages=packages,
                 undeclared=undeclared,
+                supposed=supposed,
                 any_python="python" not in axes,
             )
-        if resolution is first and not _depends_on_python(resolution):
+        if resolution is first[0] and not _depends_on_python(resolution):
             break
     assert first is not None  # noqa: S101 - there is at least one Python
-    findings = tuple(_conflict_findings(first, searches))
+    findings = tuple(_conflict_findings(*first))
     any_python = "python" not in axes
-    return QueryResolution(resolution=first, findings=findings, packages=packages, any_python=any_python)
+    return QueryResolution(resolution=first[0], findings=findings, packages=packages, any_python=any_python)
+
+
+def _resolve_on_target(
+    universe: Universe, packages: tuple[PackageSpec, ...], target: ResolutionTarget
+) -> tuple[RequirementResolution, RequirementSearches, tuple[SupposedNeed, ...]]:
+    """Resolve packages; a release newer than all that were read may be there where something requires it."""
+    pins = {package.name: package.version for package in packages if _is_supposed(universe.metadata, package)}
+    needs: dict[tuple[str, str], SupposedNeed] = {}
+    while True:
+        releases: dict[str, set[str]] = {name: {str(version)} for name, version in pins.items()}
+        for need in needs.values():
+            releases.setdefault(need.package, set()).add(need.release)
+        key = f"searches {sorted((name, *sorted(texts)) for name, texts in releases.items())}"
+        searches: RequirementSearches = universe.cached(key, partial(_begin_searches, universe, releases))
+        resolution = resolve_packages(packages, target, searches)
+        unmet = {(need.package, need.release): need for need in _find_supposed(resolution)}
+        if not unmet.keys() - needs.keys():
+            break
+        needs |= unmet
+    chosen = [item for item in resolution.versions.items() if item in needs]
+    unread = {name for name, _ in chosen} | pins.keys()
+    resolution.versions = {name: text for name, text in resolution.versions.items() if name not in unread}
+    resolution.settled = {name: text for name, text in resolution.settled.items() if name not in unread}
+    return resolution, searches, tuple(needs[item] for item in chosen)
+
+
+def _begin_searches(universe: Universe, supposed: Mapping[str, Collection[str]]) -> RequirementSearches:
+    store = universe.metadata.with_supposed(supposed) if supposed else universe.metadata
+    return RequirementSearches(store=store, waived=_waived_requirements(universe), rules=universe.index)
+
+
+def _is_supposed(store: MetadataStore, package: PackageSpec) -> bool:
+    """Whether a package of a query is pinned to a release that nobody read, and that others may exclude."""
+    known = store.find_package(package.name)
+    if known is None or not package.version:
+        return bool(package.version)
+    return find_supposed_release(known.domain, package.specifier) is not None
+
+
+def _find_supposed(resolution: RequirementResolution) -> Iterator[SupposedNeed]:
+    """Yield what a conflict has of requirements that a release newer than all that were read would meet."""
+    for clash in resolution.conflict.failure.clashes if resolution.conflict else ():
+        cause = clash.cause
+        node = resolution.graph.node(cause.dependency.name) if isinstance(cause, Requires) else None
+        if not isinstance(cause, Requires) or node is None:
+            continue
+        release = find_supposed_release(node.domain, cause.dependency.specifier)
+        if release is not None:
+            specifier = cause.dependency.specifier
+            yield SupposedNeed(package=node.name, specifier=specifier, release=release, required_by=cause.package)
 
 
 def _waived_requirements(universe: Universe) -> dict[tuple[str, str, str], frozenset[str]]:
@@ -169,17 +233,25 @@ def _notes(resolution: RequirementResolution, undeclared: Mapping[str, str]) -> 
         releases = list_names(f"{name} {version}" for name, version in undeclared.items())
         notes.append(f"no artefact states what {releases} requires before it is built, so that was not looked at")
     for name, release in _listed_releases(resolution):
+        if release.source == "dynamic":
+            version = resolution.versions[name]
+            notes.append(f"{name} {version} has no wheel; what it requires is what the build of its sdist stated")
         if release.requires_python and not python_is_declared(release.requires_python, resolution.target):
             version, python = resolution.versions[name], resolution.target.python
             notes.append(
                 f"{name} {version} declares Python {release.requires_python}: with {python} pip refuses it; uv, which "
                 "heeds only the lower bound, installs it"
             )
-    if resolution.unread:
-        notes.append(
-            f"there is no metadata of {list_names(resolution.unread)}, which others require: any is taken to fit"
-        )
     return tuple(notes)
+
+
+def list_compiled_wheels(store: MetadataStore, package: PackageSpec) -> list[str]:
+    """Return the tags of the wheels for one kind of machine, of the newest release that a package of a query means."""
+    known = store.find_package(package.name)
+    mask = known.wanted(package) & known.domain.some if known is not None else 0
+    if known is None or not mask:
+        return []
+    return [tag for tag in known.releases[mask.bit_length() - 1].wheels if not tag.endswith("-any")]
 
 
 def conflicts_beside(conflicts: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from knowngood_facts.compat.demands import Demand, DemandProblem, find_smallest_change
 from knowngood_facts.compat.findings import AXES, Finding, conditions_apply
+from knowngood_facts.compat.metadata_store import SupposedRelease
 from knowngood_facts.compat.value_domain import NONE
 
 if TYPE_CHECKING:
@@ -67,12 +68,21 @@ def list_problem(
     known = {name: set(index.domains[name].values) for name in universe.packages}
     beyond = {name for name, text in resolution.settled.items() if name in known and text not in known[name]}
     beyond |= {name for name in known if not graph.translate(name, index.domains[name].some)}
+    beyond |= {name for name in known if _has_supposed_release(graph, name)}
     sets = {name: index.domains[name].all for name in universe.packages if name not in unruled | beyond}
     sets |= {name: mask for name, mask in base.items() if name not in unruled | beyond}
     if "python" not in named:
         pythons = resolution.preferred_pythons if resolved.any_python else [resolution.python.mask]
         sets["python"] = functools.reduce(operator.or_, pythons)
-    demands = [*placement.demands, *placement.implied_demands]
+    implied = (
+        replace(
+            item, mask=graph.translate(item.variable, item.mask) | _values_without_facts(index, graph, item.variable)
+        )
+        if item.variable in unruled
+        else item
+        for item in placement.implied_demands
+    )
+    demands = [*placement.demands, *implied]
     further, replaceable = [], dict[str, int]()
     for wish, package in resolution.wishes.items():
         if wish.variable.endswith("]") or package.is_constraint or package.specifier == NONE:
@@ -121,12 +131,27 @@ def with_releases_beyond_facts(problem: DemandProblem) -> DemandProblem:
     return replace(problem, demands=tuple(demands), base=base, unruled=problem.unruled | beyond.keys())
 
 
+def _values_without_facts(index: BoxIndex, graph: RequirementGraph, name: str) -> int:
+    """Return the releases of a package that the rules do not know: nothing that they imply excludes one."""
+    return graph.all_values(name) & ~graph.translate(name, index.domains[name].some)
+
+
+def _has_supposed_release(graph: RequirementGraph, name: str) -> bool:
+    """Whether the newest release of a package is one that nobody read."""
+    node = graph.node(name)
+    return node is not None and isinstance(node.releases[len(node.releases) - 1], SupposedRelease)
+
+
 def _replaceable_releases(graph: RequirementGraph, name: str, base: Mapping[str, int]) -> int:
     """Return what may replace a release of a package, as values of its metadata; where rules know some, only those."""
     node = graph.node(name)
     if node is None:
         return 0
-    withdrawn = sum(1 << place for place in range(len(node.releases)) if node.is_withdrawn(place))
+    withdrawn = sum(
+        1 << place
+        for place, release in enumerate(node.releases)
+        if node.is_withdrawn(place) or isinstance(release, SupposedRelease)
+    )
     known = graph.translate(name, base[name]) if name in base else node.domain.some
     return known & node.domain.some & ~node.early & ~withdrawn | (node.domain.absent if name in DISPENSABLE else 0)
 

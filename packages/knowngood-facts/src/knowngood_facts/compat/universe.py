@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from knowngood.core.gpus import GpuCatalog
     from knowngood_facts.compat.metadata_store import MetadataStore
+    from knowngood_facts.compat.model_types import ModelTypes
 
 REFERENCE_MODEL = "qwen2"
 """The model that is meant when a query states none: the one that the smoke suite trains."""
@@ -67,6 +68,8 @@ class Universe:
     broken_uses: ReadTable = no_broken_uses
     """Gives what releases of others break in a package."""
     read_builds: ReadBuilds = no_builds
+    model_types: Callable[[], ModelTypes | None] = lambda: None
+    """Returns which releases of transformers have which models, where that was read."""
 
     @property
     def space(self) -> ValueSpace:

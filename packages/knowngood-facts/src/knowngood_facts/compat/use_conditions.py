@@ -153,7 +153,8 @@ def settle_query(universe: Universe, query: Query) -> SettledQuery:
             near = difflib.get_close_matches(key, forms, 1)
             notes.append(f"no rule asks about {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         elif key == "model":
-            model = parse_model(value, universe.models)
+            types = universe.model_types()
+            model = parse_model(value, (*universe.models, *(types.releases if types is not None else ())))
             if model is None:
                 notes.append(
                     f"the name {value!r} does not say the model's architecture, so rules about models are left open; "

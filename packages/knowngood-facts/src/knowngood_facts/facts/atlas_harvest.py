@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -21,14 +21,14 @@ from knowngood_facts.facts.message_store import MessageRow, extract_messages, gr
 from knowngood_facts.facts.module_rows import extract_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from concurrent.futures import Executor
 
     from knowngood.core.notify import Notify
     from knowngood.index.releases import IndexedRelease
 
 ATLAS_PACKAGES_FILE = "facts/atlas/packages.yaml"
-_KEYS = {"since", "packages", "series"}
+_KEYS = {"since", "packages", "series", "purposes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,8 @@ class AtlasField:
     """Normalized name of a package -> its top-level module."""
     series: Mapping[str, Version] = field(default_factory=dict)
     """Normalized name of a package -> the release from which only the last of each series is read."""
+    purposes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Normalized name of a package -> the names for which people install it; without them it is of no use."""
 
     def package(self, name: str, floor: Version | None = None) -> AtlasPackage:
         """Return what to read of one of the packages, from a floor of matrix.yaml on too."""
@@ -87,9 +89,17 @@ def parse_atlas_field(text: str, file: str) -> AtlasField:
             problems.append(source.problem(["series", name], f"{version} is not a release"))
         if canonicalize_name(str(name)) not in modules:
             problems.append(source.problem(["series", name], "`packages` does not have it"))
+    purposes: dict[str, Sequence[str]] = {
+        canonicalize_name(str(name)): names for name, names in (data.get("purposes") or {}).items()
+    }
+    problems += [
+        source.problem(["purposes"], f"this lists names of the `packages`, of which {name} is none or has no list")
+        for name, names in purposes.items()
+        if not isinstance(names, list) or name not in modules
+    ]
     if problems:
         raise InputError(problems)
-    return AtlasField(since=str(since), modules=modules, series=series)
+    return AtlasField(since=str(since), modules=modules, series=series, purposes=purposes)
 
 
 READER_REVISION = 3

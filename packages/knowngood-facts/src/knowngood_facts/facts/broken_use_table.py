@@ -19,12 +19,12 @@ from knowngood.core import json_document
 from knowngood.core.data_files import load_json_checked_once
 from knowngood_facts.facts.atlas_file import parse_intervals, render_intervals
 
-SCHEMA = "knowngood/broken-uses/2"
+SCHEMA = "knowngood/broken-uses/3"
 _REMEDY = "restore it, or make it again with `knowngood harvest --atlas`"
 _SUFFIX = ".uses.json.gz"
 
-_Row = tuple[str, str, str, str, str, str, str, str]
-"""Module, target, failure, detail, place, then the releases: callers, reached, callees."""
+_Row = tuple[str, str, str, str, str, str, str, str, str, str, str]
+"""Module, target, failure, detail, place; the releases: callers, reached, callees, needed, exported; then exports."""
 
 
 class _CalleeDocument(TypedDict):
@@ -37,7 +37,7 @@ class _CalleeDocument(TypedDict):
 class BrokenUseDocument(TypedDict):
     """The content of the file of one caller."""
 
-    schema: Literal["knowngood/broken-uses/2"]
+    schema: Literal["knowngood/broken-uses/3"]
     package: str
     regenerate: str
     releases: list[str]
@@ -76,6 +76,17 @@ class BrokenUse:
     """Those of them in which importing the caller's top-level module imports this one too."""
     callees: int
     """The callee's releases that break it, as bits."""
+    needed: int = 0
+    """The caller's releases in which a name that people install it for imports this module."""
+    exported: int = 0
+    """The caller's releases of which the top-level module exports names of this module lazily, or needs it."""
+    exports: str = ""
+    """Some of these names, as in `SFTTrainer, GRPOTrainer`."""
+
+    @property
+    def stopping(self) -> int:
+        """The caller's releases that are of no use when this breaks."""
+        return self.reached | self.needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +123,9 @@ class BrokenUseTable:
                         render_intervals(use.callers, width),
                         render_intervals(use.reached, width),
                         render_intervals(use.callees, len(releases)),
+                        render_intervals(use.needed, width),
+                        render_intervals(use.exported, width),
+                        use.exports,
                     ]
                 )
                 for use in self.uses[package]
@@ -173,20 +187,24 @@ class _UsesOfCallees(Mapping[str, Sequence[BrokenUse]]):
     def __getitem__(self, package: str) -> list[BrokenUse]:
         if package not in self._made:
             part = self._callees[package]
-            self._made[package] = [
-                BrokenUse(
-                    module=module,
-                    target=target,
-                    failure=UseFailure(failure),
-                    detail=detail,
-                    place=place,
-                    callers=self._mask(callers, self._width),
-                    reached=self._mask(reached, self._width),
-                    callees=self._mask(callees, len(part["releases"])),
-                )
-                for module, target, failure, detail, place, callers, reached, callees in part["uses"]
-            ]
+            self._made[package] = [self._use(row, len(part["releases"])) for row in part["uses"]]
         return self._made[package]
+
+    def _use(self, row: _Row, count: int) -> BrokenUse:
+        module, target, failure, detail, place, callers, reached, callees, needed, exported, exports = row
+        return BrokenUse(
+            module=module,
+            target=target,
+            failure=UseFailure(failure),
+            detail=detail,
+            place=place,
+            callers=self._mask(callers, self._width),
+            reached=self._mask(reached, self._width),
+            callees=self._mask(callees, count),
+            needed=self._mask(needed, self._width),
+            exported=self._mask(exported, self._width),
+            exports=exports,
+        )
 
     def _mask(self, text: str, count: int) -> int:
         key = (text, count)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from knowngood.core.data_files import write_compressed_text
+from knowngood.core.data_files import read_data_text, write_compressed_text
 from knowngood_facts.facts.atlas_file import RowKind
+from knowngood_facts.facts.atlas_harvest import parse_atlas_field
 from knowngood_facts.facts.atlas_lookup import (
     AtlasLookup,
     find_owner,
@@ -29,7 +31,7 @@ from knowngood_facts.facts.guard_program import RunningCode
 from knowngood_facts.facts.use_collector import fits_unpacking
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from knowngood_facts.facts.atlas_lookup import NamePresence
@@ -54,13 +56,16 @@ def find_broken_uses(
     caller: AtlasLookup,
     open_callee: OpenAtlas,
     is_shared: Callable[[str], bool] = lambda _: False,
+    purposes: Collection[str] = (),
 ) -> dict[str, list[BrokenUse]]:
     """Return the callee's package -> uses of it that break, in the order of the caller's modules.
 
     `open_callee` gives the atlas that has a top-level module, or `None`. `is_shared` says whether another package has a
-    module too (flash-attn-4 has `flash_attn.cute`): what is missing in one may come from the other.
+    module too (flash-attn-4 has `flash_attn.cute`): what is missing in one may come from the other. `purposes` are the
+    names of the caller that people install it for.
     """
     search = _Search(caller, open_callee, is_shared)
+    search.exports = find_exports(caller, purposes)
     for module in list(caller.file.modules()):
         if module.startswith("@"):
             for use in search.list_uses(module):
@@ -75,6 +80,7 @@ class _Search:
 
     def __init__(self, caller: AtlasLookup, open_callee: OpenAtlas, is_shared: Callable[[str], bool]) -> None:
         self.broken: dict[str, dict[tuple[str, str, UseFailure, str, bool, int], BrokenUse]] = {}
+        self.exports: Mapping[str, ModuleExports] = {}
         self._caller = caller
         self._open = open_callee
         self._is_shared = is_shared
@@ -181,6 +187,7 @@ class _Search:
         table = self.broken.setdefault(callee.file.package, {})
         before = table.get(key)
         mask = use.callers | (before.callers if before else 0)
+        exports = self.exports.get(use.module, ModuleExports()) if not use.place else ModuleExports()
         table[key] = BrokenUse(
             module=use.module,
             target=use.target,
@@ -190,6 +197,9 @@ class _Search:
             callers=mask,
             reached=mask & self._reach.get(use.module, 0) if not use.place else 0,
             callees=callees,
+            needed=mask & exports.needed,
+            exported=mask & exports.exported,
+            exports=", ".join(list(exports.names)[:_NAMED_EXPORTS]) if mask & exports.exported else "",
         )
 
 
@@ -366,6 +376,59 @@ def find_reached_modules(caller: AtlasLookup, start: str = "") -> Mapping[str, i
     return reach
 
 
+_NAMED_EXPORTS = 3
+
+
+@dataclass(kw_only=True)
+class ModuleExports:
+    """The names that a package exports lazily and that importing a module gives, with the releases as bits."""
+
+    needed: int = 0
+    """The releases in which a name that people install the package for needs the module."""
+    exported: int = 0
+    """The releases that export a name of the module, or need it."""
+    names: dict[str, None] = field(default_factory=dict)
+
+
+def find_exports(caller: AtlasLookup, purposes: Collection[str]) -> Mapping[str, ModuleExports]:
+    """Return what the top-level module of a package exports lazily of each of its modules.
+
+    Of the names in `purposes`, every module that importing them imports counts; of others, the one that has the name.
+    """
+    exports: dict[str, ModuleExports] = defaultdict(ModuleExports)
+    lazy = ((name, *row) for name, rows in _lazy_names(caller, caller.file.root).items() for row in rows)
+    for name, module, mask in sorted(lazy, key=lambda row: row[0] not in purposes):
+        for home, releases in _find_lazy_homes(caller, name, module, mask):
+            reached = find_reached_modules(caller, home) if name in purposes else {home: releases}
+            for other, here in reached.items():
+                if here & releases:
+                    exports[other].names[name] = None
+                    exports[other].exported |= here & releases
+                    exports[other].needed |= here & releases if name in purposes else 0
+    return exports
+
+
+@cache
+def _lazy_names(caller: AtlasLookup, module: str) -> Mapping[str, list[tuple[str, int]]]:
+    """Return name -> the modules that a module exports it from lazily, with the releases."""
+    names: dict[str, list[tuple[str, int]]] = {}
+    for path, kind, detail, releases in caller.file.rows(module):
+        if kind == RowKind.LAZY:
+            names.setdefault(path, []).append((detail, releases))
+    return names
+
+
+def _find_lazy_homes(caller: AtlasLookup, name: str, module: str, mask: int) -> Iterator[tuple[str, int]]:
+    """Yield the modules that have a lazily exported name, which a folder between may export lazily too."""
+    left = mask
+    for detail, releases in _lazy_names(caller, module).get(name, ()):
+        if detail != module and releases & left:
+            yield from _find_lazy_homes(caller, name, detail, releases & left)
+            left &= ~releases
+    if left:
+        yield module, left
+
+
 @cache
 def _imports_of(caller: AtlasLookup, module: str) -> Mapping[str, int]:
     """Return the modules that a module imports itself, with the releases."""
@@ -417,6 +480,15 @@ def renew_broken_uses(folder: Path) -> list[str]:
     return changed
 
 
+def read_purposes(folder: Path) -> Mapping[str, Sequence[str]]:
+    """Return package -> the names that people install it for, from the list of the atlas; none where it has none."""
+    try:
+        text = read_data_text(folder / "packages.yaml")
+    except FileNotFoundError:
+        return {}
+    return parse_atlas_field(text, "packages.yaml").purposes
+
+
 def compute_broken_uses(package: str, folder: Path, among: Collection[str] | None = None) -> BrokenUseTable:
     """Compute the table of one package of the atlas, which takes seconds.
 
@@ -445,7 +517,7 @@ def compute_broken_uses(package: str, folder: Path, among: Collection[str] | Non
         others = list_owners(module.partition(".")[0], folder)[1:]
         return any(other.file.rows(module) for name in others if (other := open_atlas(name, folder)) is not None)
 
-    uses = find_broken_uses(caller, open_module, is_shared)
+    uses = find_broken_uses(caller, open_module, is_shared, read_purposes(folder).get(package, ()))
     return BrokenUseTable(
         package=package,
         releases=caller.file.releases,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.index.artefact import UnreadableError, read_text_member
 from knowngood.index.cxx_standard import find_passed_standard, is_build_file
-from knowngood_facts.facts.fact_reader import BUILDS_FOLDER, FactReader, ReleaseReading, choose_sdist
+from knowngood_facts.facts.fact_reader import FactReader, ReleaseReading, choose_sdist
+from knowngood_facts.facts.fact_store import BUILDS_FOLDER
 
 if TYPE_CHECKING:
     from knowngood.index.artefact import Artefact

@@ -34,10 +34,6 @@ No number: the source does not show it (the function returns the result of a cal
 """
 
 
-BUILDS_FOLDER = "builds"
-"""The folder in `facts/` of the packages of which only their builds are known."""
-
-
 @dataclass
 class ReleaseReading:
     """What was read of one release: a reader fills it, the harvest writes it to the facts."""

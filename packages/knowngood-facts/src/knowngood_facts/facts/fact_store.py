@@ -18,6 +18,8 @@ from knowngood.core.errors import UnknownError
 from knowngood.core.local_files import FACTS_FOLDER, write_atomically
 
 FACTS_SCHEMA = "knowngood/facts/1"
+BUILDS_FOLDER = "builds"
+"""The folder in `facts/` of the packages of which only their builds are known."""
 LINES_FOLDER = "lines"
 """The folder in `facts/` of the lines of functions."""
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from itertools import product
 from threading import Event
@@ -31,11 +32,16 @@ from knowngood.index.wheel_metadata import linux_environment
 from knowngood_facts.facts.harvest_run import HarvestReport
 from knowngood_facts.facts.package_metadata import (
     SCHEMA,
+    SNAPSHOT_FILE,
     SUFFIX,
     MetadataSource,
     PackageMetadata,
     ReleaseMetadata,
+    forget_read_metadata,
+    list_metadata_packages,
     parse_package_metadata,
+    read_newest_metadata,
+    read_package_metadata,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +93,25 @@ def harvest_metadata(  # noqa: PLR0913 - tests replace `index`
                     f"more than {field.at_most} packages are required; {listed} and others are left"
                 )
                 break
+    if not report.failed and set(list_metadata_packages(folder)) <= extras.keys():
+        write_atomically(folder / SNAPSHOT_FILE, f"{datetime.now(UTC).date()}\n")
+    return report
+
+
+def refresh_metadata(
+    packages: Sequence[str], *, folder: Path, own: Path, notify: Notify, index: PackageIndex | None = None
+) -> HarvestReport:
+    """Read the releases of these packages that neither `folder` nor `own` knows, and write all of them into `own`.
+
+    Raises:
+        InputError: a file in one of the folders is damaged.
+    """
+    for name in map(canonicalize_name, packages):
+        newest = read_newest_metadata(name, folder, own)
+        if newest is not None and newest is read_package_metadata(name, folder):
+            write_atomically(own / f"{name}{SUFFIX}", read_data_text(folder / f"{name}{SUFFIX}"))
+    report = harvest_metadata(packages, folder=own, notify=notify, index=index)
+    forget_read_metadata()
     return report
 
 
@@ -200,7 +225,9 @@ class _Reading:
 
 def _is_due(known: ReleaseMetadata | None, release: IndexedRelease) -> bool:
     """Whether a release is new, or has a wheel by now while only its sdist was read before."""
-    return known is None or (known.source == "none" and not known.wheels and choose_metadata_file(release).is_wheel)
+    return known is None or (
+        known.source in ("none", "dynamic") and not known.wheels and choose_metadata_file(release).is_wheel
+    )
 
 
 _STATIC_SINCE = Version("2.2")
@@ -256,7 +283,9 @@ def read_release_metadata(release: IndexedRelease, fetch: Callable[[PublishedFil
     described = replace(described, requires_python=python)
     source: MetadataSource = "wheel" if published.is_wheel else "sdist"
     if source == "sdist" and not _is_static(raw.get("metadata_version", ""), raw.get("dynamic", ())):
-        return described
+        if not raw.get("requires_dist"):
+            return described
+        source = "dynamic"
     return replace(
         described,
         requirements=tuple(sorted({spell_requirement(line) for line in raw.get("requires_dist", ())})),

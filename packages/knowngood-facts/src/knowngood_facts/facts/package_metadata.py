@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.local_files import cache_folder
 from knowngood.core.package_names import canonical_name
 from knowngood_facts.facts.fact_store import facts_folder
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 SCHEMA = "knowngood/metadata/1"
 SUFFIX = ".txt"
 
-MetadataSource = Literal["wheel", "sdist", "none"]
+MetadataSource = Literal["wheel", "sdist", "dynamic", "none"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,11 @@ class ReleaseMetadata:
     yanked: bool
     """Whether the index withdrew it: all of its files are yanked."""
     source: MetadataSource
-    """What the requirements were read from. `none`: they are not known, because an sdist's are dynamic (PEP 643)."""
+    """What the requirements were read from.
+
+    `dynamic`: an sdist's, which it calls dynamic (PEP 643): it states what its own build gave, and another may differ.
+    `none`: they are not known, because such an sdist states none.
+    """
     uploaded: str
     """The day of its first file, `2024-07-08`; empty when the index states none."""
 
@@ -120,7 +125,7 @@ class StoredReleases(Mapping[str, ReleaseMetadata]):
         number = self._first_line
         for version, block in self._blocks.items():
             head, *lines = block.split("\n")
-            if len(words := head.split(" ", 3)) < 3 or words[2] not in {"wheel", "sdist", "none"}:
+            if len(words := head.split(" ", 3)) < 3 or words[2] not in get_args(MetadataSource):
                 raise _damage(self._label, number, f"`= {head}` names no version, day and source")
             for offset, line in enumerate(lines, 1):
                 code, value = line[:3], line[3:]
@@ -173,6 +178,40 @@ def read_package_metadata(name: str, folder: Path | None = None) -> PackageMetad
         InputError: the file is damaged.
     """
     return _read_package(canonical_name(name), folder or metadata_folder())
+
+
+def read_newest_metadata(name: str, folder: Path, own: Path) -> PackageMetadata | None:
+    """Return the metadata of a package from the folder that knows more of its releases, the user's own where both do.
+
+    Raises:
+        InputError: a file is damaged.
+    """
+    common, refreshed = read_package_metadata(name, folder), read_package_metadata(name, own)
+    if common is None or refreshed is None:
+        return refreshed or common
+    return common if len(common.releases) > len(refreshed.releases) else refreshed
+
+
+def refreshed_folder() -> Path:
+    """Return the folder of this user for the metadata that `--refresh` reads; it is in the cache."""
+    return cache_folder() / "facts" / "metadata"
+
+
+def forget_read_metadata() -> None:
+    """Let files that were written since be read again in this process."""
+    _read_package.cache_clear()
+
+
+SNAPSHOT_FILE = "snapshot"
+"""Beside the files: the day on which the index was last asked about all of them, `2026-11-19`."""
+
+
+def read_snapshot_day(folder: Path) -> str:
+    """Return the day on which the index was last asked about all packages in a folder; empty where nothing says it."""
+    try:
+        return read_data_text(folder / SNAPSHOT_FILE).strip()
+    except FileNotFoundError:
+        return ""
 
 
 def parse_package_metadata(text: str, label: str) -> PackageMetadata:

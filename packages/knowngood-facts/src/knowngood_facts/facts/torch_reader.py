@@ -88,8 +88,8 @@ class TorchFacts:
     """The functions `torch_...` of its stable C interface, which libraries may call that were compiled with another
     torch; `stable/c/shim.h`. Before torch 2.10 there are none."""
     cuda_check: str | None
-    """The name, as the linker has it, of the function by which its headers check a call of CUDA. Every CUDA extension
-    needs it, and a wheel loads only on a torch that exports the same; `libc10_cuda.so`."""
+    """The name, as the linker has it, of the function by which its headers check a call of CUDA. A CUDA extension that
+    is compiled against these headers loads only on a torch that exports the same; `libc10_cuda.so`."""
     cxx_minimum: int | None
     """The C++ standard that its headers demand of an extension, 17 for C++17; `ATen/ATen.h`."""
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from knowngood_facts.compat.broken_pairs import boxes_of_broken_pairs, find_broken_pairs, find_excluded_releases
+from knowngood_facts.compat.broken_pairs import (
+    boxes_of_broken_pairs,
+    find_broken_pairs,
+    find_excluded_releases,
+    find_failing_calls,
+)
 from knowngood_facts.compat.value_domain import ReleaseDomain
 from knowngood_facts.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
 
@@ -52,6 +59,30 @@ def test_a_package_that_cannot_be_imported_is_an_error_with_the_nearest_releases
         "it uses `old` of `lib`, gone since lib 2.1.0: fails at `import app.late`"
     )
     assert [fix["change"] for fix in finding.fix] == [{"lib": "2.0.0"}, {"app": "1.2"}]
+
+
+def exported_pair(*, needed: int) -> BrokenUseTable:
+    lazy = use("app.late", "lib:old", callers=0b1111, reached=0, callees=0b110)
+    lazy = replace(lazy, exported=0b1111, exports="Late, Later", needed=needed)
+    return replace(TABLE, uses={"lib": [lazy]})
+
+
+def test_a_name_that_is_exported_lazily_is_a_warning_and_an_error_where_the_package_is_for_it() -> None:
+    versions = {"app": "1.1", "lib": "2.1.0"}
+    (finding,) = find_broken_pairs(versions, {"app": exported_pair(needed=0)}.get)
+    assert finding.severity == "warning"
+    assert "fails at `from app import Late, Later` (in `app.late`)" in finding.because
+    (finding,) = find_broken_pairs(versions, {"app": exported_pair(needed=0b0011)}.get)
+    assert (finding.severity, [fix["change"] for fix in finding.fix]) == ("error", [{"lib": "2.0.0"}, {"app": "1.2"}])
+    excluded = find_excluded_releases("app", "1.1", ["lib"], {"app": exported_pair(needed=0b0011)}.get)
+    assert excluded["lib"].mask == 0b110
+
+
+def test_functions_that_fail_are_one_line() -> None:
+    (finding,) = find_failing_calls({"app": "1.1", "lib": "2.1.0"}, {"app": TABLE}.get)
+    command = "`knowngood api --breaks app==1.1 lib==2.1.0` lists them"
+    assert finding.because == f"functions that fail where they run: 1 of app with lib (`run`); {command}"
+    assert list(find_failing_calls({"app": "1.1"}, {"app": TABLE}.get)) == []
 
 
 def test_what_only_other_modules_need_is_told_with_the_command_for_the_rest() -> None:

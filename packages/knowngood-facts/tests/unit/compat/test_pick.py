@@ -406,3 +406,17 @@ def test_what_is_not_known_to_fit_is_no_contradiction():
     query = query_from_document({"attn": "fa3", "gpu": "V100"})
     sure = pick_cells(known.for_query(query, cells=True), query, known.published)
     assert (sure.exit_code, {clash.demand for clash in sure.conflict}) == (1, {"attn=fa3", "gpu=V100"})
+
+
+def test_a_build_of_torch_from_another_index_is_unread_and_its_release_is_offered():
+    picked = ask("torch==2.7.1+cu128", gpu="H100")
+    assert (picked.exit_code, {choice.cell.torch for choice in picked.choices}) == (3, {"2.7.1"})
+    assert [(part.package, part.release) for part in picked.coverage.parts] == [("torch", "2.7.1+cu128")]
+
+
+def test_a_cell_that_is_picked_for_a_model_has_it():
+    picked = ask(gpu="H100", used={"model": "qwen3_5"})
+    assert picked.choices
+    assert all(Version(choice.cell.transformers) >= Version("5.2.0") for choice in picked.choices)
+    conflict = ask("transformers==4.40.0", gpu="A100", used={"model": "gemma3"}).findings
+    assert [finding.id for finding in conflict if finding.severity == "error"] == ["model-type:gemma3"]

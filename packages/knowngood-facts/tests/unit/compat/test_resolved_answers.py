@@ -121,7 +121,9 @@ def test_a_list_that_resolves_is_compatible_and_says_what_was_looked_at():
     assert answer.verdict == "compatible"
     assert answer.uncovered == {}
     assert answer.covered == {"trl": "0.9.6", "tokenizers": "0.19"}
-    assert "not at their GPU code" in answer.notes[-1]
+    assert answer.coverage.parts == ()
+    [part] = ask("kernel==1", "tokenizers==0.19").coverage.parts
+    assert (part.package, part.kind, part.matters) == ("kernel", "gpu-code", False)
 
 
 def test_what_nobody_heard_of_is_named_and_the_rest_is_answered():
@@ -207,7 +209,57 @@ def test_a_package_that_the_index_does_not_have_excludes_what_requires_it():
 
 
 def test_a_requirement_that_no_release_fulfils_excludes_what_has_it():
-    index = {"app": {"1": Release(requirements=("lib==7",))}, "lib": {"1": Release(), "2": Release()}}
+    index = {"app": {"1": Release(requirements=("lib==1.5",))}, "lib": {"1": Release(), "2": Release()}}
     universe = with_metadata(KNOWN.universe, index)
     answer = check_query(universe, Query(packages=(parse_requirement("app==1"),)), KNOWN.published)
-    assert because(answer) == {"resolution:app": "app 1 needs lib==7, which no release is"}
+    assert because(answer) == {"resolution:app": "app 1 needs lib==1.5, which no release is"}
+
+
+OPEN_INDEX = {
+    "app": {
+        "1": Release(requirements=("helper>=3", "other")),
+        "2": Release(requirements=("native>3",)),
+        "3": Release(requirements=("helper>=3", "helper<2.5")),
+    },
+    "other": {"1": Release(requirements=("helper>=1",))},
+    "helper": {"1": Release(), "2": Release()},
+    "native": {"1": Release(), "3": Release(wheels=("cp311-cp311-manylinux_2_17_x86_64",))},
+}
+
+
+def ask_open(*requirements: str) -> CheckAnswer:
+    packages = tuple(item for text in requirements if (item := parse_requirement(text)))
+    return check_query(with_metadata(KNOWN.universe, OPEN_INDEX), Query(packages=packages), KNOWN.published)
+
+
+def test_a_bound_above_the_newest_release_is_unread_and_not_impossible():
+    answer = ask_open("app==1")
+    assert answer.verdict == "compatible"
+    [part] = answer.coverage.parts
+    assert (part.package, part.release, part.kind, part.matters) == ("helper", ">=3", "metadata", False)
+    assert part.because == "app needs it, and the newest release that was read is 2"
+    assert answer.coverage.names_to_read == ("helper",)
+
+
+def test_a_newer_release_of_compiled_code_that_nobody_read_makes_the_answer_unknown():
+    answer = ask_open("app==2")
+    assert (answer.verdict, answer.coverage.parts[0].matters) == ("unknown", True)
+
+
+def test_what_no_newer_release_could_meet_stays_broken():
+    assert ask_open("app==3").verdict == "broken"
+    answer = ask_open("app==1", "helper==2")
+    assert because(answer) == {"requires:app:helper": "app 1 needs helper>=3, you have 2"}
+    assert answer.changes is None or "helper" not in answer.changes  # a release that nobody read is not suggested
+
+
+def test_the_pin_of_a_package_that_nobody_read_meets_what_others_require_of_it():
+    index = {"app": {"1": Release(requirements=("private>=2",))}}
+    universe = with_metadata(KNOWN.universe, index)
+
+    def verdict(pin: str) -> CheckAnswer:
+        packages = tuple(filter(None, map(parse_requirement, ("app==1", pin))))
+        return check_query(universe, Query(packages=packages), KNOWN.published)
+
+    assert because(verdict("private==1")) == {"requires:app:private": "app 1 needs private>=2, you have 1"}
+    assert verdict("private==2").verdict == "unknown"

@@ -88,17 +88,29 @@ STATIC = "Metadata-Version: 2.2\nName: one\nVersion: 1.0\nRequires-Dist: torch\n
     [
         (STATIC, "sdist"),
         (STATIC + "Dynamic: Description\n", "sdist"),
-        (STATIC + "Dynamic: requires-dist\n", "none"),
-        (STATIC.replace("2.2", "2.1"), "none"),
-        (STATIC.replace("2.2", "?"), "none"),
+        (STATIC + "Dynamic: requires-dist\n", "dynamic"),
+        (STATIC.replace("2.2", "2.1"), "dynamic"),
+        (STATIC.replace("2.2", "?"), "dynamic"),
+        (STATIC.replace("2.2", "2.1").replace("Requires-Dist: torch\n", ""), "none"),
     ],
 )
-def test_an_sdist_counts_only_when_its_metadata_is_static(registry, run, releases, text, source):
+def test_an_sdist_says_whether_its_metadata_is_static(registry, run, releases, text, source):
     add_sdist(registry, "one", "1.0", text + "\n")
     run("one")
     release = releases("one")["1.0"]
     assert release.source == source
-    assert release.requirements == (("torch",) if source == "sdist" else ())
+    assert release.requirements == (() if source == "none" else ("torch",))
+
+
+def test_the_day_is_noted_when_all_packages_of_the_folder_were_asked_for(registry, run, tmp_path):
+    add_wheel(registry, "one", "1.0")
+    add_wheel(registry, "two", "1.0")
+    run("one", "two")
+    day = tmp_path / "snapshot"
+    assert day.read_text().strip()
+    day.write_text("2020-01-01\n")
+    run("one")
+    assert day.read_text() == "2020-01-01\n"
 
 
 def test_a_second_harvest_reads_only_what_is_new_and_refreshes_the_page(registry, run, releases):

@@ -131,6 +131,11 @@ class Cell:
         axes |= {} if self.host == DEFAULT_HOST else {Axis.HOST: str(self.host)}
         return axes if self.framework == NO_FRAMEWORK else axes | {Axis.FRAMEWORK: self.framework}
 
+    @property
+    def merit(self) -> tuple[Version, Version, bool]:
+        """What puts equally proven cells in an order: the newest last, and what needs no compiler after what does."""
+        return Version(self.torch), Version(self.transformers), self.flash_attn_package != "flash-attn"
+
     def without_flash_attn(self) -> Cell:
         """Return the same cell with no flash-attn package (its `fa0` twin)."""
         return replace(self, flash_attn=NO_FLASH_ATTN)

@@ -134,7 +134,7 @@ class RunChooser:
         return demands, f"for the {name} of this machine"
 
     def _best(self, cells: Iterable[Cell], demands: RunDemands, reasons: dict[str, str]) -> CellAnswer | None:
-        """Return the best proven of the cells that fit, in the matrix's order; `reasons` gets why others do not."""
+        """Return the best proven of the cells that fit, then the best by merit; `reasons` gets why others do not."""
         fitting = []
         for cell in dict.fromkeys(cells):
             if demands.host != cell.host or (demands.capabilities and cell.gpu not in demands.capabilities):
@@ -145,7 +145,7 @@ class RunChooser:
             else:
                 fitting.append(answer)
         order = list(Tier)
-        return max(fitting, key=lambda answer: order.index(answer.tier), default=None)
+        return max(fitting, key=lambda answer: (order.index(answer.tier), answer.cell.merit), default=None)
 
     def _reason_against(self, answer: CellAnswer, demands: RunDemands) -> str:
         """Return why a cell for this GPU does not fit; empty when it does."""
