@@ -241,8 +241,8 @@ class RequirementGraph:
             if node.releases[place].source == "none":
                 undeclared = sum(1 << other for other, release in enumerate(node.releases) if release.source == "none")
                 clashes.append(Clash({name: undeclared, DECLARED: 1}, Excludes(package=name, kind="undeclared")))
-            for asked in ("", *node.extras):
-                clashes += self._requirements(node, place, asked, (0, *self.pythons))
+            for extra in ("", *node.extras):
+                clashes += self._requirements(node, place, extra, (0, *self.pythons))
         return clashes
 
     def _expand_python(self, python: int) -> list[Clash]:

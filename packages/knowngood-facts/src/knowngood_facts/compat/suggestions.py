@@ -116,13 +116,13 @@ def with_releases_beyond_facts(problem: DemandProblem) -> DemandProblem:
             beyond[name] = (
                 graph.all_values(name) & ~graph.absence(name) & (least - 1 | ~((1 << known.bit_length()) - 1))
             )
-    asked = {wish.variable: wish.mask for wish in resolution.wishes}
+    wished = {wish.variable: wish.mask for wish in resolution.wishes}
 
     def widen(name: str, mask: int) -> int:
         return mask if name in problem.unruled else graph.translate(name, mask) | beyond[name]
 
     demands = [
-        replace(item, mask=widen(item.variable, item.mask) & asked.get(item.variable, -1))
+        replace(item, mask=widen(item.variable, item.mask) & wished.get(item.variable, -1))
         if item.variable in beyond
         else item
         for item in problem.demands
