@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from knowngood.core import local_files
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.local_files import FACTS_FOLDER, RULES_FOLDER
 from knowngood_diagnose.failures.known_failures import pack_known_failures
@@ -52,7 +53,7 @@ def _fetch_package(pinned: Mapping[str, str]) -> bytes:
             )
         with local_files.scratch_folder() as scratch:
             words = ["npm", "pack", "--silent", f"pyodide@{pinned['version']}", "--pack-destination", str(scratch)]
-            made = subprocess.run(words, capture_output=True, text=True, check=False)
+            made = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=end_with_parent())
             if made.returncode:
                 raise MissingError(f"npm cannot fetch pyodide {pinned['version']}: {made.stderr.strip()[-300:]}")
             place.parent.mkdir(parents=True, exist_ok=True)

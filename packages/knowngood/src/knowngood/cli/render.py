@@ -40,7 +40,8 @@ def render_project(project: Project, *, check: bool) -> Answer:
             continue
         path = project.tree.cell_folder(cell) / "Dockerfile"
         files[path] = dockerfile.render_dockerfile(locked, project.templates)
-    if ledger := sealed_files.render_ledger(project.evidence):
+    # A run that was made here since is no stale file: the ledger of a commit has the runs of that commit.
+    if not check and (ledger := sealed_files.render_ledger(project.evidence)):
         files[project.evidence / sealed_files.LEDGER] = ledger
     left_out = [note for item in CellAnswers(project).runs.values() for note in item.standing.left_out]
     if judgements := judge_cells(project, project.matrix.cells):

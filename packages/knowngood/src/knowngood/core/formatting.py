@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from knowngood.core.lazy_patterns import lazy_pattern
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(B|kB|MB|GB)")
+_SIZE = lazy_pattern(r"(\d{1,12}(?:\.\d{1,12})?) ?(B|kB|MB|GB)")
 
 
 def format_bytes(size: int | None) -> str:

@@ -111,7 +111,7 @@ def test_one_byte_after_another_is_no_answer(serve, monkeypatch, part):
     start = time.monotonic()
     with pytest.raises(MissingError, match="the request failed after 1 attempts"):
         registry(serve(itertools.chain([begun], itertools.repeat(b"a")), pause=0.05)).manifest("a")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # the whole body would take more than an hour
 
 
 @pytest.mark.parametrize(
