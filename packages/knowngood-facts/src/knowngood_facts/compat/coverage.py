@@ -194,12 +194,8 @@ def _find_unread_requirements(
         )
     for name in resolved.resolution.unread if resolved is not None and not resolved.findings else ():
         if name not in listed:
-            pin = _find_exact_pin(placement, resolved, name) if resolved is not None else None
-            because = f"{pin[0]} requires just this" if pin else "others require it, and any release is taken to fit"
-            release = pin[1] if pin else ""
-            yield UnreadPart(
-                package=name, release=release, kind=UnreadKind.METADATA, because=because, matters=pin is not None
-            )
+            because = "others require it, and any release is taken to fit"
+            yield UnreadPart(package=name, release="", kind=UnreadKind.METADATA, because=because, matters=False)
     for package in query.constraints:
         if universe.metadata.find_package(package.name) is None:
             because = "the constraint on it was not looked at"
@@ -210,20 +206,6 @@ def _find_unread_requirements(
                 because=because,
                 matters=False,
             )
-
-
-def _find_exact_pin(placement: QueryPlacement, resolved: QueryResolution, name: str) -> tuple[str, str] | None:
-    """Return the package of the query that requires one release of a package, and which: its own needs may clash."""
-    versions = {**resolved.resolution.settled, **{it.name: it.version for it in placement.packages if it.version}}
-    for package in placement.packages:
-        release = _find_release(placement.universe, package.name, versions.get(package.name, ""))
-        for line in release.requirements if release is not None else ():
-            dependency = parse_dependency(line)
-            if dependency is not None and dependency.name == name and not dependency.marked_extras:
-                specifier = dependency.specifier
-                if specifier.startswith("==") and not specifier.endswith("*"):
-                    return package.name, specifier
-    return None
 
 
 def _find_unread_code(placement: QueryPlacement) -> Iterator[UnreadPart]:
