@@ -30,6 +30,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
+@pytest.mark.whole
 def test_in_another_checkout_its_rules_count_and_are_named(checkout):
     below = checkout / "packages"
     lines = call(below, "--version").stdout.splitlines()
