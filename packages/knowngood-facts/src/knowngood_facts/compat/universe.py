@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.attention import ATTENTION
-from knowngood_facts.compat.box_index import BoxIndex
+from knowngood_facts.compat.box_search import BoxIndex
 from knowngood_facts.compat.broken_pairs import ReadTable, boxes_of_broken_pairs, no_broken_uses
 from knowngood_facts.compat.build_forecast import ReadBuilds, list_build_rules, no_builds
 from knowngood_facts.compat.factbook import DRIVERS, Factbook
