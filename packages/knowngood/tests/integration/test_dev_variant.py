@@ -47,7 +47,7 @@ int main() { int version = 0; cudaRuntimeGetVersion(&version); std::printf("%d\\
 
 def run(folder, *words):
     """Return the finished process of a program in the dev variant."""
-    argv = [sys.executable, "-m", "knowngood", "run", "--dev", "--gpu", "H100", "--", *words]
+    argv = [sys.executable, "-m", "knowngood", "run", "--dev", "default", "--", *words]
     result = subprocess.run(
         argv, cwd=folder, env=os.environ.copy(), capture_output=True, text=True, timeout=3000, check=False
     )

@@ -42,14 +42,6 @@ LABEL {% for key, value in labels.items() %}{{ key }}="{{ value }}" {% endfor %}
 """
 
 
-@pytest.fixture(scope="module")
-def server(registry_program, tmp_path_factory):
-    server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
-    server.start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture(autouse=True)
 def _own_notes(tmp_path, monkeypatch):
     """What was read back from these registries is not noted in the cache that the engine is in."""

@@ -79,7 +79,7 @@ def test_the_recorded_image_is_pulled_from_the_first_registry_that_has_it(regist
             assert result.returncode == 0, result.stderr
             assert result.stdout == "ran\n"
             assert f"not from http://{registry}/other/images" in result.stderr
-            assert f"pulled from {registry}/team/images" in result.stderr
+            assert f"pulled from http://{registry}/team/images" in result.stderr
             assert "building" not in result.stderr
             assert client.images.get(name).id == record.manifest.digest
             again = knowngood(here.root, *words, KNOWNGOOD_REGISTRY=repositories)

@@ -3,7 +3,6 @@
 import pytest
 import stamina
 
-import harvest_registry
 from harvest_registry import metadata, sdist, wheel
 from knowngood.core.errors import InputError
 from knowngood.index.artefact import UnansweredError
@@ -17,12 +16,6 @@ def _no_waiting():
     stamina.set_testing(True, attempts=2)
     yield
     stamina.set_testing(False)
-
-
-@pytest.fixture
-def registry():
-    with harvest_registry.serve() as served:
-        yield served
 
 
 @pytest.fixture

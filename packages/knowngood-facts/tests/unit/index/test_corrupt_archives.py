@@ -47,12 +47,6 @@ def _no_waiting():
     stamina.set_testing(False)
 
 
-@pytest.fixture
-def registry():
-    with harvest_registry.serve() as served:
-        yield served
-
-
 def publish(registry: harvest_registry.Registry, name: str, good: bytes, served: bytes) -> str:
     registry.files[name], registry.hashes[name] = served, sha256(good)
     return sha256(good)

@@ -403,17 +403,16 @@ def said(picked):
     return cells, sorted(clashes, key=lambda clash: clash[0])
 
 
+def cells_of_gpu(published, gpu):
+    standings = {cell: runs.standing for cell, runs in published.runs.items()}
+    return site_questions.GpuCells(cells=published.cells, locked=published.locked, gpu=gpu, known_standings=standings)
+
+
 @pytest.mark.parametrize("gpu", ["sm_70", "sm_90"])
 def test_the_verdicts_are_those_of_pick(known, gpu):
     """Every driver that is told apart, settings that are alike and that are not, against asking `pick` itself."""
     universe, published = known.universe, known.published
-    narrowed = site_questions.GpuCells(
-        cells=published.cells,
-        locked=published.locked,
-        gpu=gpu,
-        known_standings={cell: known.standing for cell, known in published.runs.items()},
-    )
-    table = site_verdicts.GpuAnswerTable(universe=universe, published=narrowed)
+    table = site_verdicts.GpuAnswerTable(universe=universe, published=cells_of_gpu(published, gpu))
     settings, releases = ["sdpa", "sdpa-flash", "flex", "fa2", "fa4"], ["5.17", "4.57", "4.44"]
     pins = site_verdicts.list_frameworks(universe, published)[:3]
     told = table.document(settings, releases, pins)
@@ -438,13 +437,7 @@ def test_every_card_setting_and_framework_has_the_answer_of_pick(known):
     universe, published = known.universe, known.published
     compared = 0
     for gpu in universe.gpus.names:
-        cells = site_questions.GpuCells(
-            cells=published.cells,
-            locked=published.locked,
-            gpu=gpu,
-            known_standings={cell: known.standing for cell, known in published.runs.items()},
-        )
-        answers = site_questions.GpuAnswers(universe=universe, published=cells)
+        answers = site_questions.GpuAnswers(universe=universe, published=cells_of_gpu(published, gpu))
         for setting in ["", *ATTENTION]:
             for pin in site_verdicts.list_frameworks(universe, published):
                 question = site_questions.SiteQuestion(setting, "", pin)

@@ -111,21 +111,21 @@ def _read_files(folder: Path) -> dict[Path, str]:
         rows = {str(path.relative_to(folder)): (*states[path], content) for path, content in contents.items()}
         text = json.dumps(rows)
         with contextlib.suppress(OSError):  # the cache cannot be written: the next command reads the files again
-            write_atomically(place, f"{_seal(origin, text)}\n{text}")
+            write_atomically(place, f"{_checksum(origin, text)}\n{text}")
     return contents
 
 
 def _read_cache(place: Path, origin: str) -> dict[str, tuple[int, int, str]]:
     """Return what the cache keeps of each file; nothing where it is damaged, or of another program or ledger."""
     with contextlib.suppress(OSError, ValueError):
-        seal, _, text = place.read_text(encoding="utf-8").partition("\n")
-        if seal == _seal(origin, text):
+        checksum, _, text = place.read_text(encoding="utf-8").partition("\n")
+        if checksum == _checksum(origin, text):
             known: dict[str, tuple[int, int, str]] = json.loads(text)
             return known
     return {}
 
 
-def _seal(origin: str, text: str) -> str:
+def _checksum(origin: str, text: str) -> str:
     return hashlib.sha256(f"{origin}\n{text}".encode()).hexdigest()
 
 

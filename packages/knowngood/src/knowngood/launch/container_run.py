@@ -48,7 +48,7 @@ class RunNetwork(StrEnum):
     BRIDGE = "bridge"
     """One of its own, from which it reaches others; nothing of the machine's own loopback is in it."""
     HOST = "host"
-    """That of the machine."""
+    """That of the machine, with its loopback and its abstract sockets: what NCCL over several nodes needs."""
     NONE = "none"
 
 
