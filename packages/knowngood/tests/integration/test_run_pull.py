@@ -94,7 +94,7 @@ def test_the_recorded_image_is_pulled_from_the_first_registry_that_has_it(regist
             path.write_text(json.dumps(document))
             refused = knowngood(here.root, *words, KNOWNGOOD_REGISTRY=repositories)
             assert refused.returncode == 125
-            assert f"not from {registry}/team/images" in refused.stderr
+            assert f"not from http://{registry}/team/images" in refused.stderr
             assert "pulled from" not in refused.stderr
         finally:
             forget()

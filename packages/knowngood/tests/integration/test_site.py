@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -264,7 +265,10 @@ def test_the_page_says_of_a_log_what_the_command_says(page, address, tmp_path):
     said = page.inner_text("#answer pre")
     (tmp_path / "log").write_text(text)
     command = subprocess.run(
-        ["knowngood", "diagnose", "--why", tmp_path / "log"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "knowngood", "diagnose", "--why", tmp_path / "log"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.split() == command.stdout.split()
     assert "hostile" not in page.title()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from knowngood.evidence.run_evidence import Evidence
-    from knowngood.registry.registry_client import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +35,6 @@ class RunnableImage:
     """Its id in the engine: the digest of its manifest, or of its configuration in the classic store."""
     origin: str
     """Where it came from, in words."""
-    registry: Registry | None = None
-    """The repository from which it was pulled now."""
 
 
 def recorded_reference(project: Project, cell: Cell, repositories: Sequence[str]) -> str:
@@ -109,9 +106,7 @@ def pull_recorded_image(
             continue
         name = f"knowngood:{cell}"
         actual = image_store.find_image_id(engine, name)
-        return RunnableImage(
-            name=name, digest=actual or image.digest, origin=f"pulled from {repository}", registry=registry
-        )
+        return RunnableImage(name=name, digest=actual or image.digest, origin=f"pulled from {repository}")
     return None
 
 

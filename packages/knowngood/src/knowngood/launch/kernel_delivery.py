@@ -1,4 +1,4 @@
-"""Bringing compiled kernels to a run: this machine's pack, or a signed one beside the image that was just pulled.
+"""Bringing the kernels that were compiled on this machine to a run.
 
 A run never needs them: what prevents it is said, and the program compiles its kernels itself.
 """
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from knowngood.engine.probe_gpus import NvidiaState
     from knowngood.launch.container_run import ContainerRun
     from knowngood.launch.image_access import RunnableImage
-    from knowngood.launch.kernel_pack import KernelPack
     from knowngood.project.checkout import Project
-    from knowngood.registry.registry_client import Registry
 
 
 def deliver_kernels(  # noqa: PLR0913, PLR0917
@@ -39,8 +37,6 @@ def deliver_kernels(  # noqa: PLR0913, PLR0917
     digest = image_access.name_recorded_image(project, cell, image.digest)
     try:
         pack = kernel_store.load_kernel_pack(digest, machine.gpu)
-        if pack is None and image.registry:
-            pack = _fetch_signed_pack(project, digest, machine.gpu, image.registry)
         if pack is None:
             return
         if misfit := pack.describe_misfit(machine):
@@ -52,17 +48,3 @@ def deliver_kernels(  # noqa: PLR0913, PLR0917
             say(f"{len(pack.files)} files of compiled kernels for {machine.gpu} are in its cache now")
     except KnowngoodError as error:
         say(f"its compiled kernels are not used: {error}")
-
-
-def _fetch_signed_pack(project: Project, digest: str, gpu: str, registry: Registry) -> KernelPack | None:
-    """Return and keep the signed pack beside an image in a registry; `None` where matrix.yaml names no signer."""
-    from knowngood.launch import kernel_sharing
-    from knowngood.project.release_signers import load_release_verifiers
-
-    verifiers = load_release_verifiers(project.root, project.matrix.publish)
-    if not verifiers:
-        return None
-    pack = kernel_sharing.fetch_kernel_pack(registry, digest, gpu, verifiers)
-    if pack:
-        kernel_store.save_kernel_pack(pack)
-    return pack

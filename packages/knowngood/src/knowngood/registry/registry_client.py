@@ -147,7 +147,7 @@ _BLOCK_BYTES = 1 << 20
 _LARGEST_ANSWER = 4 << 20
 """Bytes of a manifest, a list or an error; the specification asks registries to take no larger manifest."""
 _LARGEST_DOCUMENT = 256 << 20
-"""Bytes of a blob that is read into memory; a pack of kernels may have some tens of MB."""
+"""Bytes of a blob that is read into memory."""
 _LONGEST_WAIT_SECONDS = 120.0
 _LONGEST_MESSAGE = 300
 """Characters of a registry's own message that are repeated."""
