@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -56,7 +57,8 @@ def test_a_killed_build_is_gone_on_with_and_what_was_finished_is_not_repeated(he
 
 
 def test_a_killed_client_takes_its_build_with_it_and_leaves_no_secret(here, monkeypatch):
-    monkeypatch.setenv("UV_INDEX_PRIVATE_PASSWORD", "a-token-of-4711")
+    secret = f"token-{secrets.token_hex(16)}"  # nothing else in a folder that all tests share has it
+    monkeypatch.setenv("UV_INDEX_PRIVATE_PASSWORD", secret)
     renew(next(path for path in (here.tree.folder / "layers").glob("python-*/requirements.txt")))
     with small.command(here, "build", str(here.matrix.cells[0]), "--json") as process:
         for said in process.stderr:
@@ -70,7 +72,7 @@ def test_a_killed_client_takes_its_build_with_it_and_leaves_no_secret(here, monk
     assert not clients(here)
     for path in scratch():
         with contextlib.suppress(OSError):  # a folder, or another test's that is gone
-            assert b"4711" not in path.read_bytes()
+            assert secret.encode() not in path.read_bytes()
     code, document, said = finished(small.command(here, "build", str(here.matrix.cells[0]), "--json"))
     assert (code, document["cells"][0]["image"]["built"]) == (0, True), said  # nobody went on with it
 
