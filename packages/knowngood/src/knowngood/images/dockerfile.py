@@ -13,14 +13,12 @@ from knowngood.core.errors import UsageError
 from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.lock.cell_lock import Layer
 from knowngood.lock.lock_tree import CellLock
+from knowngood.lock.resolver import NEWEST_UV_GLIBC, uv_platform
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 LABEL_PREFIX = "io.knowngood."
-
-_MANYLINUX = "manylinux_2_40"
-"""What uv is told of the C library when it unpacks wheels for another processor: which wheel it is, the lock says."""
 
 # The characters that a quoted value in a Dockerfile may have: none that ends the quotes, continues a line or expands.
 _SAFE = re.compile(r"[A-Za-z0-9 _.,:;/@+=>()-]*")
@@ -41,7 +39,8 @@ def render_dockerfile(locked_cell: CellLock, templates: Path) -> str:
             cuda_floor=cuda_floor(cell.cuda),
             foreign=cell.host != DEFAULT_HOST,
             builder="base" if cell.host == DEFAULT_HOST else "--platform=$BUILDPLATFORM builder",
-            platform=f"{cell.host.machine}-{_MANYLINUX}",
+            # When uv unpacks wheels for another processor, any C library will do: which wheel it is, the lock says.
+            platform=uv_platform(f"2.{NEWEST_UV_GLIBC}", cell.host),
             layers=[_layer_values(layer) for layer in locked_cell.layers],
             labels={key: _check_value(value) for key, value in image_labels(locked_cell).items()},
         )

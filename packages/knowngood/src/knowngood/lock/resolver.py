@@ -72,6 +72,9 @@ class PinnedFile:
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
 
+NEWEST_UV_GLIBC = 40
+"""The minor version of the newest glibc that `uv pip compile --python-platform` has a name for (uv 0.13)."""
+
 _KEPT_UV_VARIABLES = ("UV_CACHE_DIR", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS")
 
 
@@ -107,8 +110,9 @@ def uv_config_options() -> list[str]:
 
 
 def uv_platform(glibc: str, host: HostArchitecture) -> str:
-    """Return uv's name for Linux on a host with this glibc: `aarch64-manylinux_2_36`."""
-    return f"{host.machine}-manylinux_{glibc.replace('.', '_')}"
+    """Return uv's name for Linux on a host with this glibc: `aarch64-manylinux_2_36`; for a newer one, the newest that uv knows."""
+    minor = min(int(glibc.split(".")[1]), NEWEST_UV_GLIBC)
+    return f"{host.machine}-manylinux_2_{minor}"
 
 
 def uv_environment() -> dict[str, str]:
