@@ -158,7 +158,7 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
     ),
     (
         (
-            r"error sending request|failed to (fetch|download)|dns error|connect(ion)? (refused|reset|timed out)"
+            r"error sending request|failed to (fetch|download)(?! and build)|dns error|connect(ion)? (refused|reset|timed out)"
             r"|tls handshake|no such host|i/o timeout|network is unreachable|temporary failure in name resolution"
         ),
         NetworkError,
@@ -193,4 +193,5 @@ def explain_build_failure(output: str, log: Path) -> KnowngoodError:
     errors = [line for line in lines if re.search(r"(?i)\berror\b", line)]
     # BuildKit's own last lines only say that a step failed; the step's lines before them say why.
     causes = [line for line in errors if not _SUMMARY.search(line)] or errors or lines or ["it printed nothing"]
-    return KnowngoodError(f"the build failed: {causes[-1]} (log: {log})")
+    why = [line.strip() for line in lines if line.lstrip().startswith("cause: ")]  # uv's, the innermost last
+    return KnowngoodError(f"the build failed: {': '.join([causes[-1], *why[-1:]])} (log: {log})")
