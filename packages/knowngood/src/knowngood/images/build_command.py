@@ -158,8 +158,9 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
     ),
     (
         (
-            r"error sending request|failed to (fetch|download)(?! and build)|dns error|connect(ion)? (refused|reset|timed out)"
-            r"|tls handshake|no such host|i/o timeout|network is unreachable|temporary failure in name resolution"
+            r"error sending request|failed to (fetch|download)(?! and build)|dns error"
+            r"|connect(ion)? (refused|reset|timed out)|tls handshake|no such host|i/o timeout|network is unreachable"
+            r"|temporary failure in name resolution"
         ),
         NetworkError,
         "the index does not answer; check network, proxy and index settings",

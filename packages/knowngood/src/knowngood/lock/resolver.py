@@ -110,7 +110,7 @@ def uv_config_options() -> list[str]:
 
 
 def uv_platform(glibc: str, host: HostArchitecture) -> str:
-    """Return uv's name for Linux on a host with this glibc: `aarch64-manylinux_2_36`; for a newer one, the newest that uv knows."""
+    """Return uv's name for Linux on a host with this glibc: `aarch64-manylinux_2_36`, or of the newest it knows."""
     minor = min(int(glibc.split(".")[1]), NEWEST_UV_GLIBC)
     return f"{host.machine}-manylinux_2_{minor}"
 

@@ -436,10 +436,12 @@ FAILED_DOWNLOAD = "#9 3.1 error: Failed to download `tiny==1.0`\n"
             "the build failed: ERROR: failed to calculate checksum",
         ),
         (
-            "#32 17.7 error: Failed to download and build `zstandard==0.22.0`\n#32 17.7   cause: No solution found\n"
-            "#32 17.7   cause: Because you require setuptools==68.2.2 and setuptools==84.2.1\n#32 ERROR: process did not complete successfully",
+            (
+                "#32 17.7 error: Failed to download and build `zstandard==0.22.0`\n#32 17.7   cause: No solution found\n"
+                "#32 17.7   cause: You require two of setuptools\n#32 ERROR: process did not complete successfully"
+            ),
             1,
-            "the build failed: error: Failed to download and build `zstandard==0.22.0`: cause: Because you require setuptools==68.2.2",
+            "the build failed: error: Failed to download and build `zstandard==0.22.0`: cause: You require two of",
         ),
         (SOLVE, 1, f"the build failed: {SOLVE}"),
         ("one\ntwo\n", 1, "the build failed: two"),
