@@ -437,7 +437,7 @@ FAILED_DOWNLOAD = "#9 3.1 error: Failed to download `tiny==1.0`\n"
         ),
         (
             (
-                "#32 17.7 error: Failed to download and build `zstandard==0.22.0`\n#32 17.7   cause: No solution found\n"
+                "#32 17.7 error: Failed to download and build `zstandard==0.22.0`\n#32 17.7   cause: No solution\n"
                 "#32 17.7   cause: You require two of setuptools\n#32 ERROR: process did not complete successfully"
             ),
             1,
