@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,9 @@ def measure(points: list[Point], file: Path | None, budget: float | None, most: 
     started, clock = _now(), time.monotonic()
     end = clock + budget if budget else float("inf")
     made: dict[str, Any] = {"schema": SCHEMA, "suite_hash": suite_hash(), "started": started, "checks": []}
+    made["arguments"] = [word for point in points for word in ("--point", str(point))]
+    name = hashlib.sha256(platform.node().encode()).hexdigest()[:12]  # evidence is public
+    made["node"] = {"name": name, "kernel": platform.release(), "cpus": os.cpu_count()}
     with tempfile.TemporaryDirectory() as folder:
         made["environment"] = {**environment.static(), "driver": nvml.driver(), **_describe()}
         made["parts"] = _run_trial("parts", {}, most)
