@@ -64,7 +64,12 @@ def measure(points: list[Point], file: Path | None, budget: float | None, most: 
         for point in points:
             left = end - time.monotonic()
             missing = _find_missing(point)
-            if missing:
+            if made["environment"]["sm"] is None and point.shape != "tiny":
+                result = {
+                    "outcome": NOT_RUN,
+                    "reason": "torch sees no GPU, and on a CPU only the tiny shape is measured",
+                }
+            elif missing:
                 result = {"outcome": NOT_RUN, "reason": f"{missing} cannot be imported"}
             elif left < 20:
                 result = {"outcome": NOT_RUN, "reason": "the time given to the run was used up"}

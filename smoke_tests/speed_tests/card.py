@@ -10,12 +10,12 @@ import ctypes
 import statistics
 import threading
 import time
-from typing import Any, Callable
-
-import torch
+from typing import TYPE_CHECKING, Any, Callable
 
 from smoke_tests import nvml
-from smoke_tests.profiling import synchronize
+
+if TYPE_CHECKING:
+    import torch
 
 LIMITS = (("H100 NVL", 835), ("H100 PCIe", 756), ("H100", 989), ("H200", 989), ("H20", 148), ("A100", 312))
 """Dense TFLOP/s in bf16 by the words of a card's name, from the wheel of torchtitan 0.3.0 (``tools/utils.py``)."""
@@ -36,6 +36,8 @@ def find_limit(name: str | None) -> float | None:
 
 def measure_product(device: torch.device, seconds: float = 0.5) -> float:
     """Return the TFLOP/s of products of two square bf16 matrices."""
+    import torch
+
     size = _PRODUCT[device.type]
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     taken = _time_calls(lambda: torch.mm(left, right), device, seconds)
@@ -44,6 +46,8 @@ def measure_product(device: torch.device, seconds: float = 0.5) -> float:
 
 def measure_parts(device: torch.device) -> dict[str, float]:
     """Return what the parts of a machine reach: products in TFLOP/s, memory and the way to it in GB/s."""
+    import torch
+
     parts = {"product_tflops": measure_product(device, 3.0)}
     size = 2**30 if device.type == "cuda" else 2**24
     source = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -61,6 +65,8 @@ def measure_parts(device: torch.device) -> dict[str, float]:
 
 def _time_calls(call: Callable[[], Any], device: torch.device, seconds: float) -> float:
     """Return the seconds of a call: the median over rounds of at least 50 ms that together take these seconds."""
+    from smoke_tests.profiling import synchronize
+
     call()
     synchronize(device)
     started, count = time.perf_counter(), 0

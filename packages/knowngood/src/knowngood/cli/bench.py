@@ -12,7 +12,7 @@ from knowngood.cli import run_image, shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
-from knowngood.core.errors import InputError, KnowngoodError
+from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.evidence import run_evidence, speed_runs
 from knowngood.evidence.run_evidence import Evidence, RunPlace
@@ -96,18 +96,18 @@ def read_speed_report(path: Path, cell: Cell) -> Evidence:
     """Return the evidence that a report of the speed suite is, which ran without a container.
 
     Raises:
-        InputError: it is no such report.
+        UsageError: it is no such report.
         KnowngoodError: it ran with another torch, transformers or Python, or on another GPU, than the cell has.
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         if report["schema"] != speed_runs.SPEED_SCHEMA:
-            raise InputError(f"{path}: its schema is {report['schema']!r}, not {speed_runs.SPEED_SCHEMA!r}")
+            raise UsageError(f"{path}: its schema is {report['schema']!r}, not {speed_runs.SPEED_SCHEMA!r}")
         environment, node, words = report["environment"], report["node"], report["arguments"]
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
+        raise UsageError(
             f"{path} is no report of the speed suite ({error!r}); `python -m speed_tests` writes one"
         ) from None
     release = str(environment["torch"]).partition("+")[0]
