@@ -23,6 +23,8 @@ class CellForMachine:
     project: Project
     nvidia: NvidiaState
     choice: RunChoice
+    speed: str = ""
+    """What was measured to be fastest in the cell, in a line; empty where nothing was."""
 
 
 def add_optional_select(parser: argparse.ArgumentParser) -> None:
@@ -47,15 +49,16 @@ def choose_cell_for_machine(
     from knowngood.core import gpus
     from knowngood.core.attention import parse_attention
     from knowngood.engine import probe_gpus
+    from knowngood.evidence import speed_runs
     from knowngood.project.cell_answers import CellAnswers
     from knowngood.project.checkout import find_project
 
     project, nvidia = find_project(), probe_gpus.read_nvidia_state()
-    matrix = project.matrix
+    matrix, answers = project.matrix, CellAnswers(project)
     chooser = run_choice.RunChooser(
         matrix,
         gpus.gpu_catalog_from_sections({sm: dict(item) for sm, item in matrix.gpus.items()}),
-        CellAnswers(project),
+        answers,
     )
     choice = chooser.choose(
         nvidia,
@@ -64,4 +67,5 @@ def choose_cell_for_machine(
         attn=parse_attention(attn) if attn else None,
         wanted=wanted,
     )
-    return CellForMachine(project=project, nvidia=nvidia, choice=choice)
+    speed = speed_runs.advise_on_cell(project.evidence, project.seal, answers.answer(choice.cell))
+    return CellForMachine(project=project, nvidia=nvidia, choice=choice, speed=speed)

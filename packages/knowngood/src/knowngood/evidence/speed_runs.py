@@ -161,6 +161,12 @@ def advise_on_speed(points: Iterable[SpeedPoint], answer: CellAnswer) -> str:
     return f"fastest on a {best.gpu} in {best.shape} at {best.length} tokens: {best.way}: {words} [{best.file}]"
 
 
+def advise_on_cell(evidence: Path, seal: sealed_files.RunSeal | None, answer: CellAnswer) -> str:
+    """Return `advise_on_speed` from the runs in a folder of evidence."""
+    runs, _ = load_speed_runs(evidence, seal)
+    return advise_on_speed(list_points(runs), answer)
+
+
 PARTS: Mapping[str, str] = {
     "product_tflops": "matrix products, TFLOP/s",
     "memory_gbs": "the card's memory, GB/s",
