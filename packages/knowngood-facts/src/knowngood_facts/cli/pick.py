@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
-from knowngood.evidence import speed_runs
 from knowngood.evidence.cell_answer import describe_tier
 from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE
 from knowngood.project.cell_answers import CellAnswers
@@ -40,14 +39,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     last = next_commands.command_after_pick(answer, request, known)
     document = answer.document()
     project = find_project()
-    known_cells, speed = CellAnswers(project), []
-    for cell, choice, command in zip(document["cells"], answer.choices, commands, strict=True):
-        speed.append(
-            speed_runs.advise_on_cell(project.evidence, project.seal, known_cells.answer(choice.cell))
-            if choice.published
-            else ""
-        )
-        cell |= {"next": command.document() if command else None, "speed": speed[-1] or None}
+    answers = CellAnswers(project)
+    speed = [answers.speed_advice(choice.cell) if choice.published else "" for choice in answer.choices]
+    for cell, command, fastest in zip(document["cells"], commands, speed, strict=True):
+        cell |= {"next": command.document() if command else None, "speed": fastest or None}
     document["next"] = last.document()
     document["sources"] = project.sources
     document["signed"] = known.published.seal is not None

@@ -59,10 +59,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     else:
         cell, evidence = _measure(arguments, project)
     path = run_evidence.store_evidence(evidence, project.speed_store)
-    answer = CellAnswers(project).answer(cell)
+    answers = CellAnswers(project)
     points = speed_runs.list_points([(path.name, evidence)])
-    faults = {point.name: speed_runs.find_faults(point, answer) for point in points}
-    advice = speed_runs.advise_on_speed(points, answer)
+    faults = {point.name: speed_runs.find_faults(point, answers.answer(cell)) for point in points}
+    advice = speed_runs.advise_on_speed(points, cell, answers.answer)
     document = {"evidence": str(path), "points": evidence.report["points"], "faults": faults, "advice": advice}
     rows = [_row(name, values, faults.get(name, [])) for name, values in evidence.report["points"].items()]
     table = format_table(["point", "tokens/s", "of limit", "of product", "memory", "first step", "not compared"], rows)

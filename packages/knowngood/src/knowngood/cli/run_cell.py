@@ -49,7 +49,6 @@ def choose_cell_for_machine(
     from knowngood.core import gpus
     from knowngood.core.attention import parse_attention
     from knowngood.engine import probe_gpus
-    from knowngood.evidence import speed_runs
     from knowngood.project.cell_answers import CellAnswers
     from knowngood.project.checkout import find_project
 
@@ -67,5 +66,4 @@ def choose_cell_for_machine(
         attn=parse_attention(attn) if attn else None,
         wanted=wanted,
     )
-    speed = speed_runs.advise_on_cell(project.evidence, project.seal, answers.answer(choice.cell))
-    return CellForMachine(project=project, nvidia=nvidia, choice=choice, speed=speed)
+    return CellForMachine(project=project, nvidia=nvidia, choice=choice, speed=answers.speed_advice(choice.cell))

@@ -113,7 +113,10 @@ def list_points(runs: Iterable[tuple[str, Evidence]]) -> list[SpeedPoint]:
 
 
 def find_faults(point: SpeedPoint, answer: CellAnswer) -> list[str]:
-    """Return why a point is not compared: what the suite noticed, or that its setting is not proven in its cell."""
+    """Return why a point is not compared: what the suite noticed, or that its setting is not proven in its own cell.
+
+    `answer` is what is known of that cell.
+    """
     faults = [str(fault) for fault in point.values["faults"]]
     state = answer.settings[point.setting]
     if state.kind is not SettingStateKind.SEEN_ON_GPU:
@@ -141,17 +144,22 @@ def fastest_point(points: Iterable[SpeedPoint]) -> tuple[SpeedPoint, SpeedPoint]
     return best[1:] if best else None
 
 
-def advise_on_speed(points: Iterable[SpeedPoint], answer: CellAnswer) -> str:
+AnswerAboutCell = Callable[[Cell], CellAnswer]
+
+
+def advise_on_speed(points: Iterable[SpeedPoint], cell: Cell, answer: AnswerAboutCell) -> str:
     """Return what is fastest in a cell in one line, with the card, shape and length it was seen on.
 
     Points count that were measured with the versions of the cell, for any Python. Empty where none was.
     """
-
-    def has_versions(cell: Cell) -> bool:
-        return replace(cell, python=answer.cell.python) == answer.cell
-
-    own = [point for point in points if has_versions(parse_cell(point.run.cell))]
-    pair = fastest_point(point for point in own if not find_faults(point, answer))
+    trains = answer(cell).settings
+    counting = []
+    for point in points:
+        measured = parse_cell(point.run.cell)
+        has_versions = replace(measured, python=cell.python) == cell
+        if has_versions and trains[point.setting].trains and not find_faults(point, answer(measured)):
+            counting.append(point)
+    pair = fastest_point(counting)
     if pair is None:
         return ""
     best, plain = pair
@@ -159,12 +167,6 @@ def advise_on_speed(points: Iterable[SpeedPoint], answer: CellAnswer) -> str:
     words = f"{best.tokens_a_second / plain.tokens_a_second:.2f} of the default" if best is not plain else "the default"
     words += f", {memory / 2**30:.0f} GiB" if memory else ""
     return f"fastest on a {best.gpu} in {best.shape} at {best.length} tokens: {best.way}: {words} [{best.file}]"
-
-
-def advise_on_cell(evidence: Path, seal: sealed_files.RunSeal | None, answer: CellAnswer) -> str:
-    """Return `advise_on_speed` from the runs in a folder of evidence."""
-    runs, _ = load_speed_runs(evidence, seal)
-    return advise_on_speed(list_points(runs), answer)
 
 
 PARTS: Mapping[str, str] = {

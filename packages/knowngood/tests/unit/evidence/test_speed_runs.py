@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from knowngood.cli import bench
-from knowngood.core.cell import parse_cell
+from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.evidence import run_evidence, speed_runs
 from knowngood.evidence.cell_answer import CellAnswer, SettingState, SettingStateKind
@@ -53,11 +53,18 @@ POINTS = {
 }
 
 
-def _answer(cell: str = str(CELL)) -> CellAnswer:
+def _answer(cell: Cell) -> CellAnswer:
     seen = SettingState(kind=SettingStateKind.SEEN_ON_GPU, trains=True)
     wrong = SettingState(kind=SettingStateKind.WRONG, trains=False)
+    predicted = SettingState(kind=SettingStateKind.PREDICTED, trains=True)
     settings = {"sdpa": seen, "fa2": seen, "flex": wrong}
-    return CellAnswer(cell=parse_cell(cell), tier=Tier.TRAINS_ON_GPU, errors=(), settings=settings, run=None)
+    settings = settings if cell == CELL else {**dict.fromkeys(settings, predicted), "flex": wrong}
+    return CellAnswer(cell=cell, tier=Tier.TRAINS_ON_GPU, errors=(), settings=settings, run=None)
+
+
+def _advise(evidence: Path, cell: str = str(CELL)) -> str:
+    points = speed_runs.list_points(speed_runs.load_speed_runs(evidence)[0])
+    return speed_runs.advise_on_speed(points, parse_cell(cell), _answer)
 
 
 @pytest.fixture
@@ -73,7 +80,7 @@ def _store(folder: Path, report: dict[str, Any]) -> Path:
 
 
 def test_the_fastest_that_is_right_is_named_with_its_memory_and_its_source(evidence: Path) -> None:
-    text = speed_runs.advise_on_cell(evidence, None, _answer())
+    text = _advise(evidence)
     assert text.startswith(
         "fastest on a NVIDIA H200 in qwen2.5-1.5b at 4096 tokens: fa2 with torch.compile: 1.29 of the"
     )
@@ -81,8 +88,8 @@ def test_the_fastest_that_is_right_is_named_with_its_memory_and_its_source(evide
 
 
 def test_advice_holds_for_another_python_and_for_no_other_release(evidence: Path) -> None:
-    assert speed_runs.advise_on_cell(evidence, None, _answer(str(CELL).replace("py312", "py311")))
-    assert not speed_runs.advise_on_cell(evidence, None, _answer(str(CELL).replace("tf5.17.0", "tf5.23.0")))
+    assert _advise(evidence, str(CELL).replace("py312", "py311"))
+    assert not _advise(evidence, str(CELL).replace("tf5.17.0", "tf5.23.0"))
 
 
 def test_a_file_that_was_changed_does_not_count(evidence: Path) -> None:
