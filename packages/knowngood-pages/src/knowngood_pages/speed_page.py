@@ -40,7 +40,8 @@ _COLUMNS = (
 
 _ByName = Mapping[str, Sequence[SpeedPoint]]
 """The points of one card and cell by their ids: one of each run."""
-_Draw = Callable[["Axes", _ByName], None]
+_Draw = Callable[["Axes", _ByName], tuple[float, float]]
+"""Draws these points and returns the width and height of the plot in inches."""
 _Group = tuple[str, str]
 """The card and the cell."""
 
@@ -104,7 +105,7 @@ def _row(same: Sequence[SpeedPoint], note: str) -> list[str]:
     ]
 
 
-def _draw_tokens(axes: Axes, good: _ByName) -> None:
+def _draw_tokens(axes: Axes, good: _ByName) -> tuple[float, float]:
     """Draw a bar for each way and length of the shape with the most points."""
     shapes = [same[0].shape for same in good.values()]
     shape = max(dict.fromkeys(shapes), key=shapes.count)
@@ -120,10 +121,10 @@ def _draw_tokens(axes: Axes, good: _ByName) -> None:
     axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
     axes.set_xlabel("thousand tokens a second")
     axes.set_title(shape, loc="left", fontsize=10)
-    axes.figure.set_size_inches(9, 1 + 0.28 * len(rows))
+    return 9, 1 + 0.28 * len(rows)
 
 
-def _draw_memory(axes: Axes, good: _ByName) -> None:
+def _draw_memory(axes: Axes, good: _ByName) -> tuple[float, float]:
     """Draw the most memory that was allocated against tokens a second, a colour for each shape and size of a step."""
     groups: dict[str, list[SpeedPoint]] = defaultdict(list)
     for same in good.values():
@@ -137,18 +138,17 @@ def _draw_memory(axes: Axes, good: _ByName) -> None:
     axes.set_xlabel("thousand tokens a second")
     axes.set_ylabel("GiB")
     axes.legend(fontsize=7)
-    axes.figure.set_size_inches(9, 6)
+    return 9, 6
 
 
 def render_plot(draw: _Draw, good: _ByName) -> str:
     """Return a plot as SVG with its text as text; the same bytes every time, from the same release of matplotlib."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "knowngood", "font.family": "DejaVu Sans"}):
         figure = Figure(layout="constrained")
-        draw(figure.subplots(), good)
+        figure.set_size_inches(*draw(figure.subplots(), good))
         buffer = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
