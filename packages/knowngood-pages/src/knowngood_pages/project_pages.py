@@ -15,7 +15,7 @@ from knowngood_facts.compat.rule_files import load_run_incidents
 from knowngood_facts.facts.broken_use_table import read_broken_use_tables
 from knowngood_facts.reports import compatibility_tables
 from knowngood_facts.reports.broken_pair_page import render_broken_pairs
-from knowngood_pages import attention_page, catalog_collection, readme_parts
+from knowngood_pages import attention_page, catalog_collection, readme_parts, speed_page
 from knowngood_pages.fault_totals import renew_fault_totals
 from knowngood_pages.model_page import render_model_page
 from knowngood_pages.readme_parts import ReadmeRow
@@ -50,6 +50,9 @@ def render_pages(project: Project, files: dict[Path, str]) -> list[Path]:
         files |= {
             project.root / "docs" / name: text for name, text in attention_page.render_attention_files(runs).items()
         }
+        answers = CellAnswers(project)
+        speed = speed_page.render_speed_files(answers.speed_points, answers.answer)
+        files |= {project.root / "docs" / name: text for name, text in speed.items()}
         if tried := model_runs.load_model_runs(project.evidence, project.seal)[0]:
             files[project.root / "docs/models.md"] = render_model_page(tried, load_run_incidents())
         if (project.root / FACTS_FOLDER).is_dir() and (project.templates / "site").is_dir():

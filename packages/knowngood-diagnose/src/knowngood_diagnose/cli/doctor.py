@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
 
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.core.errors import UsageError
+from knowngood.core import local_files
+from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import Notify
 from knowngood.engine import probe_gpus
@@ -36,16 +39,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ARCH",
         help="judge for a host of this processor, x86-64 or aarch64 (default: the card's, or this machine's)",
     )
+    parser.add_argument(
+        "--speed",
+        action="store_true",
+        help="take a minute to measure the card, its memory and link, and a training step (with VIRTUAL_ENV's torch), "
+        "and compare with known-good nodes",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Read the state of this machine, an environment or an image, and judge it."""
     if arguments.image and arguments.python:
         raise UsageError("--image and --python examine different things; give one of them")
+    if arguments.speed and (arguments.image or arguments.python):
+        raise UsageError(
+            "--speed measures with the torch of VIRTUAL_ENV; in a cell's image: `knowngood bench --plan node`"
+        )
     start = time.monotonic()
     with report_progress("doctor") as notify:
         examine = _examine_image if arguments.image else _examine_environment
         lines, subject = examine(arguments, notify)
+        lines += _measure_speed(notify) if arguments.speed else []
     code = doctor_line.doctor_exit_code(lines)
     if subject is None and code != 1:
         code = 4
@@ -66,6 +80,32 @@ def _examine_environment(arguments: argparse.Namespace, notify: Notify) -> tuple
     notify("judging")
     python = state.python.path if state.python else None
     return examination.examine_environment(state, context), python if examination.has_subject(state) else None
+
+
+def _measure_speed(notify: Notify) -> list[DoctorLine]:
+    """Run the speed suite's plan for a node here, and judge it against the other nodes in the project's evidence.
+
+    Raises `MissingError` where the suite leaves no report, for lack of torch or transformers.
+    """
+    from knowngood.evidence import speed_runs
+    from knowngood.project.checkout import find_project
+    from knowngood.smoke import suite_run
+    from knowngood_diagnose.doctor.judge_speed import judge_speed
+
+    project, python = find_project(), suite_run.find_environment_python()
+    notify(f"measuring with {python}")
+    with local_files.scratch_folder() as folder:
+        path = folder / "report.json"
+        argv = [python, "-m", project.speed_suite.name, "--plan", "node", "--out", str(path)]
+        environment = os.environ | {"PYTHONPATH": str(project.suites), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        if not path.exists():
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise MissingError(f"the speed of this machine was not measured with {python}: {last}")
+        report = json.loads(path.read_bytes())
+    runs, _ = speed_runs.load_speed_runs(project.evidence, project.seal)
+    others = [run for _, run in runs if run.node["name"] != report["node"]["name"]]
+    return list(judge_speed(report, speed_runs.known_good_parts(others, str(report["environment"].get("gpu")))))
 
 
 def _examine_image(arguments: argparse.Namespace, notify: Notify) -> tuple[list[DoctorLine], str]:

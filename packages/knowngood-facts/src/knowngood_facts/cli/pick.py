@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from knowngood.cli.main import Answer
 from knowngood.evidence.cell_answer import describe_tier
 from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE
+from knowngood.project.cell_answers import CellAnswers
 from knowngood.project.checkout import find_project
 from knowngood_facts.cli.refresh import add_refresh_argument, load_fitting_knowledge
 from knowngood_facts.cli.request_arguments import add_request_arguments, request_from_arguments
@@ -37,16 +38,25 @@ def run(arguments: argparse.Namespace) -> Answer:
     commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
     last = next_commands.command_after_pick(answer, request, known)
     document = answer.document()
-    for cell, command in zip(document["cells"], commands, strict=True):
-        cell["next"] = command.document() if command else None
+    project = find_project()
+    answers = CellAnswers(project)
+    speed = [answers.speed_advice(choice.cell) if choice.published else "" for choice in answer.choices]
+    for cell, command, fastest in zip(document["cells"], commands, speed, strict=True):
+        cell |= {"next": command.document() if command else None, "speed": fastest or None}
     document["next"] = last.document()
-    document["sources"] = find_project().sources
+    document["sources"] = project.sources
     document["signed"] = known.published.seal is not None
-    return Answer(answer.exit_code, document, _text(answer, request, commands, last, signed=document["signed"]))
+    return Answer(answer.exit_code, document, _text(answer, request, commands, speed, last, signed=document["signed"]))
 
 
-def _text(
-    answer: PickAnswer, request: Query, commands: Sequence[NextCommand | None], last: NextCommand, *, signed: bool
+def _text(  # noqa: PLR0913
+    answer: PickAnswer,
+    request: Query,
+    commands: Sequence[NextCommand | None],
+    speed: Sequence[str],
+    last: NextCommand,
+    *,
+    signed: bool,
 ) -> str:
     """Return the answer in words: what is not known first, then the cells or the conflict, a command at the end."""
     clashing = {rule["id"] for clash in answer.conflict for rule in clash.rules}
@@ -57,8 +67,9 @@ def _text(
     ]
     if answer.unknown and answer.choices:
         lines.append("what follows fits the rest of the request:")
-    for choice, command in zip(answer.choices, commands, strict=True):
+    for choice, command, fastest in zip(answer.choices, commands, speed, strict=True):
         lines += _choice(choice, request.attn)
+        lines += [f"  {fastest}"] if fastest else []
         lines += [f"  {command.text}"] if command else []
     if not signed and any(choice.published for choice in answer.choices):
         lines.append(UNSIGNED_EVIDENCE)

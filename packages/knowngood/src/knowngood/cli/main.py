@@ -89,6 +89,11 @@ COMMANDS: dict[str, Command] = {
     "certify": Command(
         "maintain", "which attention settings are right for a model, from its config.json", "certify config.json --here"
     ),
+    "bench": Command(
+        "maintain",
+        "how fast training steps of real sizes are, in an image or --here, with share of the card's limit and memory",
+        "bench default --gpus --plan table",
+    ),
     "verify": Command(
         "maintain", "build cells again from nothing and compare with the recorded digests", "verify default"
     ),

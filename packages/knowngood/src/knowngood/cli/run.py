@@ -138,6 +138,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     chosen = run_cell.choose_cell_for_machine(arguments.select, gpu=arguments.gpu, attn=arguments.attn, wanted=wanted)
     project, choice, nvidia = chosen.project, chosen.choice, chosen.nvidia
     lines = _examine(chosen)
+    if chosen.speed:
+        print_notice(chosen.speed)
     container = replace(container, image=f"knowngood:{choice.cell}")
     if arguments.print:
         # Like all that is imported late here, it takes a while.

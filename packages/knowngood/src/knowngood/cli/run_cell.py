@@ -23,6 +23,8 @@ class CellForMachine:
     project: Project
     nvidia: NvidiaState
     choice: RunChoice
+    speed: str = ""
+    """What was measured to be fastest in the cell, in a line; empty where nothing was."""
 
 
 def add_optional_select(parser: argparse.ArgumentParser) -> None:
@@ -51,11 +53,11 @@ def choose_cell_for_machine(
     from knowngood.project.checkout import find_project
 
     project, nvidia = find_project(), probe_gpus.read_nvidia_state()
-    matrix = project.matrix
+    matrix, answers = project.matrix, CellAnswers(project)
     chooser = run_choice.RunChooser(
         matrix,
         gpus.gpu_catalog_from_sections({sm: dict(item) for sm, item in matrix.gpus.items()}),
-        CellAnswers(project),
+        answers,
     )
     choice = chooser.choose(
         nvidia,
@@ -64,4 +66,4 @@ def choose_cell_for_machine(
         attn=parse_attention(attn) if attn else None,
         wanted=wanted,
     )
-    return CellForMachine(project=project, nvidia=nvidia, choice=choice)
+    return CellForMachine(project=project, nvidia=nvidia, choice=choice, speed=answers.speed_advice(choice.cell))

@@ -62,6 +62,16 @@ def select_one_cell(words: Sequence[str], matrix: Matrix) -> Cell:
     return cells[0]
 
 
+def find_environment_cell(text: str, matrix: Matrix) -> Cell:
+    """Return the cell that an environment stands for: any id, or what selects one cell of the matrix."""
+    from knowngood.core.cell import parse_cell
+
+    try:
+        return parse_cell(text)
+    except UsageError:
+        return select_one_cell([text], matrix)
+
+
 def add_wheelhouse(parser: argparse.ArgumentParser) -> None:
     """Add `--wheelhouse`, the folder of wheels that were compiled here."""
     parser.add_argument(

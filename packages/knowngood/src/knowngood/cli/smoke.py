@@ -14,8 +14,8 @@ from knowngood.cli import run_image, shared_arguments
 from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cells
 from knowngood.cli.main import Answer, Word
 from knowngood.cli.progress import report_progress
-from knowngood.core.cell import Cell, parse_cell
-from knowngood.core.errors import MissingError, UsageError
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import MissingError
 from knowngood.core.formatting import format_table
 from knowngood.engine import container_engine
 from knowngood.evidence import run_evidence
@@ -23,7 +23,7 @@ from knowngood.evidence.run_evidence import Evidence
 from knowngood.images import pipeline
 from knowngood.launch import attached_suite_run, image_access
 from knowngood.project import release_signers
-from knowngood.project.checkout import Project, find_project
+from knowngood.project.checkout import find_project
 from knowngood.registry import image_reference
 from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
@@ -131,7 +131,7 @@ def run_parallel(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     options = replace(shared_arguments.suite_options_from_arguments(arguments), only=arguments.only)
     if arguments.here:
-        cell = _cell_of_environment(arguments.cell, project)
+        cell = shared_arguments.find_environment_cell(arguments.cell, project.matrix)
         with report_progress(str(cell)) as notify:
             evidence = suite_run.run_processes_in_environment(
                 cell,
@@ -149,14 +149,6 @@ def run_parallel(arguments: argparse.Namespace) -> Answer:
             place, suite=project.suite, parallel_suite=project.parallel_suite, processes=arguments.processes
         )
     return _store_and_answer(evidence, project.parallel_store)
-
-
-def _cell_of_environment(text: str, project: Project) -> Cell:
-    """Return the cell that an environment stands for: any id, or what selects one cell of the matrix."""
-    try:
-        return parse_cell(text)
-    except UsageError:
-        return shared_arguments.select_one_cell([text], project.matrix)
 
 
 def write_job(arguments: argparse.Namespace) -> Answer:

@@ -21,7 +21,7 @@ from knowngood.evidence.observed_run import RecordedRun, RunDetails, StepFigures
 from knowngood.evidence.run_evidence import RunPlace, SettingObservation
 from knowngood.evidence.sealed_files import RunSeal
 
-_OTHER_RUNS = frozenset({"incidents", "models", "nights", "parallel"})
+_OTHER_RUNS = frozenset({"incidents", "models", "nights", "parallel", "speed"})
 """The folders beside those of cells."""
 _FileState = tuple[int, int]
 """Size in bytes and time of the last change in nanoseconds."""

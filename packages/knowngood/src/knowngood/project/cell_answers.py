@@ -18,6 +18,7 @@ from knowngood.core import extensions
 from knowngood.core.cell import Cell
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, KnowngoodError
+from knowngood.evidence import speed_runs
 from knowngood.evidence.cell_answer import (
     UNJUDGED,
     BrokenCellError,
@@ -30,6 +31,7 @@ from knowngood.evidence.cell_answer import (
 )
 from knowngood.evidence.cell_runs import CellRuns, read_cell_runs
 from knowngood.evidence.cell_standing import CellStanding
+from knowngood.evidence.speed_runs import SpeedPoint
 from knowngood.project.checkout import Project, read_matrix_text
 
 JUDGEMENTS_FILE = "docker/judgements.json"
@@ -145,6 +147,15 @@ class CellAnswers:
         if kept is None and (judged := judge_cells(self.project, [cell])):
             kept = judged.cells.get(str(cell))
         return kept or CellJudgement(errors=(UNJUDGED,))
+
+    @cached_property
+    def speed_points(self) -> Sequence[SpeedPoint]:
+        """The points that the runs of the speed suite measured."""
+        return speed_runs.list_points(speed_runs.load_speed_runs(self.project.evidence, self.project.seal)[0])
+
+    def speed_advice(self, cell: Cell) -> str:
+        """Return what was measured to be fastest in a cell, in one line; empty where nothing was."""
+        return speed_runs.advise_on_speed(self.speed_points, cell, self.answer)
 
     def answer(self, cell: Cell) -> CellAnswer:
         """Return what is known of a cell."""

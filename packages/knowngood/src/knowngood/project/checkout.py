@@ -63,6 +63,11 @@ class Project:
         return self.evidence_store / "parallel"
 
     @property
+    def speed_store(self) -> Path:
+        """Where runs of the speed suite write their reports: they prove no tier either."""
+        return self.evidence_store / "speed"
+
+    @property
     def installed(self) -> bool:
         """Whether these are the files that an installed program comes with, which stay as they are."""
         return self.root == local_files.data_folder() and self.root.name == "_data"
@@ -80,7 +85,7 @@ class Project:
 
     @property
     def suites(self) -> Path:
-        """The folder of the four suites, from which each can be imported by its name."""
+        """The folder of the suites, from which each can be imported by its name."""
         return self.root / "smoke_tests"
 
     @property
@@ -102,6 +107,11 @@ class Project:
     def model_suite(self) -> Path:
         """The folder of the checks of any model, which use the smoke suite beside them."""
         return self.suites / "model_tests"
+
+    @property
+    def speed_suite(self) -> Path:
+        """The folder of the speed suite, which uses the smoke suite beside it."""
+        return self.suites / "speed_tests"
 
     @property
     def templates(self) -> Path:

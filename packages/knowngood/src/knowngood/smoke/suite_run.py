@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,12 +122,21 @@ def run_processes_in_container(place: SuiteContainer, *, suite: Path, parallel_s
 
     `parallel_suite` is the folder `parallel_tests`, which imports `suite`. Raises as `SuiteContainer.run_command`.
     """
-    name = parallel_suite.name
-    words = ["-m", name, "--out", f"{CONTAINER_FOLDER}/report.json", *_process_words(place.options, processes)]
-    argv = ["timeout", "--kill-after=10", str(place.options.seconds)]
-    argv += ["env", f"PYTHONPATH={CONTAINER_FOLDER}", "python", *words]
-    files = {**suite_files.read_suite_files(suite), **suite_files.read_suite_files(parallel_suite, name)}
-    return place.describe_run(argv, place.run_command(argv, files=files, label=_PROCESSES_LABEL))
+    words = _process_words(place.options, processes)
+    return run_package_in_container(place, words, suite=suite, package=parallel_suite, label=_PROCESSES_LABEL)
+
+
+def run_package_in_container(
+    place: SuiteContainer, words: Sequence[str], *, suite: Path, package: Path, label: str
+) -> Evidence:
+    """Run `python -m` of a suite beside the smoke suite, both of which are copied into the container.
+
+    Raises as `SuiteContainer.run_command`.
+    """
+    argv = ["timeout", "--kill-after=10", str(place.options.seconds), "env", f"PYTHONPATH={CONTAINER_FOLDER}"]
+    argv += ["python", "-m", package.name, "--out", f"{CONTAINER_FOLDER}/report.json", *words]
+    files = {**suite_files.read_suite_files(suite), **suite_files.read_suite_files(package, package.name)}
+    return place.describe_run(argv, place.run_command(argv, files=files, label=label))
 
 
 def find_run_place(options: SuiteOptions) -> RunPlace:
@@ -187,15 +196,22 @@ def run_processes_in_environment(  # noqa: PLR0913
     `suite` is the folder `parallel_tests`, beside which the smoke suite is.
     """
     words = _process_words(options, processes)
+    return run_package_in_environment(cell, suite, words, seconds=options.seconds, log=log, notify=notify)
+
+
+def run_package_in_environment(  # noqa: PLR0913
+    cell: Cell, package: Path, words: Sequence[str], *, seconds: int, log: Path, notify: Notify
+) -> Evidence:
+    """Run a suite beside the smoke suite without a container, with the Python of `VIRTUAL_ENV` or this program's."""
     return _run_program_here(
         cell,
-        lambda folder: [str(suite), "--out", f"{folder}/report.json", *words],
-        shown=(suite.name,),
-        seconds=options.seconds,
+        lambda folder: [str(package), "--out", f"{folder}/report.json", *words],
+        shown=(package.name,),
+        seconds=seconds,
         predictions={},
         log=log,
         notify=notify,
-        variables={"PYTHONPATH": os.pathsep.join(filter(None, [str(suite.parent), os.environ.get("PYTHONPATH")]))},
+        variables={"PYTHONPATH": os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH")]))},
     )
 
 

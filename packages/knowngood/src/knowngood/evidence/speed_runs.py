@@ -1,0 +1,201 @@
+"""The runs of the speed suite in `evidence/speed/`: which points can be compared, and what is fastest."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from knowngood.core.cell import Cell, parse_cell
+from knowngood.evidence import run_evidence, sealed_files
+from knowngood.evidence.cell_answer import CellAnswer, SettingStateKind
+from knowngood.evidence.run_evidence import Evidence
+
+SPEED_RUNS_FOLDER = "speed"
+SPEED_SCHEMA = "knowngood/speed-report/1"
+DEFAULT_SETTING = "sdpa"
+_OTHER_WORK = frozenset({"padded", "packed", "lora", "fp32-weights"})
+"""The words of points that train on other data, or other weights, than the plain point of their shape."""
+_WORDS = {
+    "compiled": "torch.compile",
+    "compiled-layers": "torch.compile of each layer",
+    "chunked": "a chunked loss",
+    "liger": "liger-kernel's loss",
+    "causal": "no mask but the kernel's own",
+    "checkpointing": "gradient checkpointing",
+    "trainer": "Trainer's loop",
+    "adamw-foreach": "AdamW that is not fused",
+    "expandable": "expandable segments",
+    "warm": "warm kernels",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedPoint:
+    """One way of training, as one run measured it."""
+
+    run: Evidence
+    file: str
+    """Path of the run below the folder of evidence."""
+    name: str
+    """The point's id, which `smoke_tests/speed_tests/points.py` explains."""
+    values: Mapping[str, Any]
+    """What the suite measured, as its README.md explains it."""
+
+    @property
+    def shape(self) -> str:
+        """The shape of the model."""
+        return self.name.split("/")[0]
+
+    @property
+    def setting(self) -> str:
+        """The attention setting."""
+        return self.name.split("/")[1]
+
+    @property
+    def length(self) -> int:
+        """Tokens in a row."""
+        return int(self.name.split("/")[2].partition("x")[0])
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is not default in it."""
+        return tuple(self.name.split("/")[3:])
+
+    @property
+    def way(self) -> str:
+        """The setting and what is not default, in words."""
+        words = " and ".join(_WORDS.get(word, word) for word in self.words)
+        return f"{self.setting} with {words}" if words else self.setting
+
+    @property
+    def gpu(self) -> str:
+        """The card's name."""
+        return str(self.run.report["environment"].get("gpu") or "CPU")
+
+    @property
+    def tokens_a_second(self) -> float:
+        """Tokens in a second, without padding."""
+        return float(self.values["tokens_a_second"])
+
+
+def load_speed_runs(
+    evidence: Path, seal: sealed_files.RunSeal | None = None
+) -> tuple[list[tuple[str, Evidence]], list[str]]:
+    """Return the runs in `<evidence>/speed/` with their files, the oldest first, and why others are left out."""
+    lost = sealed_files.find_missing_files(evidence, seal)
+    runs, left_out = [], []
+    for path in sorted((evidence / SPEED_RUNS_FOLDER).glob("*/*.json")):
+        file = path.relative_to(evidence).as_posix()
+        run = run_evidence.load_evidence(path)
+        if path.parent.relative_to(evidence).as_posix() in lost:
+            left_out += lost[path.parent.relative_to(evidence).as_posix()]
+        elif not isinstance(run, Evidence):
+            left_out.append(run)
+        elif seal and not seal.covers_run(file):
+            left_out.append(sealed_files.describe_unsigned_run(file))
+        else:
+            runs.append((file, run))
+    return sorted(runs, key=lambda item: item[1].when), left_out
+
+
+def list_points(runs: Iterable[tuple[str, Evidence]]) -> list[SpeedPoint]:
+    """Return the points that these runs measured."""
+    return [
+        SpeedPoint(run=run, file=file, name=name, values=values)
+        for file, run in runs
+        for name, values in run.report["points"].items()
+        if values["outcome"] == "pass"
+    ]
+
+
+def find_faults(point: SpeedPoint, answer: CellAnswer) -> list[str]:
+    """Return why a point is not compared: what the suite noticed, or that its setting is not proven in its own cell.
+
+    `answer` is what is known of that cell.
+    """
+    faults = [str(fault) for fault in point.values["faults"]]
+    state = answer.settings[point.setting]
+    if state.kind is not SettingStateKind.SEEN_ON_GPU:
+        faults.append(f"{point.setting} is not proven in {answer.cell}: {state.text}")
+    if "packed" in point.words and any("packed" in name for name in (*state.limits, *state.defects)):
+        faults.append(f"packed rows are wrong under {point.setting} in {answer.cell}")
+    return faults
+
+
+def fastest_point(points: Iterable[SpeedPoint]) -> tuple[SpeedPoint, SpeedPoint] | None:
+    """Return the fastest point, and the plain one beside it; of the run, shape and length with the most to compare.
+
+    `points` are those without faults. Points that do other work are not compared.
+    """
+    groups: dict[tuple[str, str, int], list[SpeedPoint]] = defaultdict(list)
+    for point in points:
+        if not _OTHER_WORK & set(point.words):
+            groups[point.file, point.shape, point.length].append(point)
+    pairs = []
+    for group in groups.values():
+        plain = next((point for point in group if point.setting == DEFAULT_SETTING and not point.words), None)
+        if plain and len(group) > 1:
+            pairs.append((len(group), max(group, key=lambda point: point.tokens_a_second), plain))
+    best = max(pairs, key=lambda pair: pair[0], default=None)
+    return best[1:] if best else None
+
+
+AnswerAboutCell = Callable[[Cell], CellAnswer]
+
+
+def advise_on_speed(points: Iterable[SpeedPoint], cell: Cell, answer: AnswerAboutCell) -> str:
+    """Return what is fastest in a cell in one line, with the card, shape and length it was seen on.
+
+    Points count that were measured with the versions of the cell, for any Python. Empty where none was.
+    """
+    trains = answer(cell).settings
+    counting = []
+    for point in points:
+        measured = parse_cell(point.run.cell)
+        has_versions = replace(measured, python=cell.python) == cell
+        if has_versions and trains[point.setting].trains and not find_faults(point, answer(measured)):
+            counting.append(point)
+    pair = fastest_point(counting)
+    if pair is None:
+        return ""
+    best, plain = pair
+    memory = best.values["peak_bytes"]
+    words = f"{best.tokens_a_second / plain.tokens_a_second:.2f} of the default" if best is not plain else "the default"
+    words += f", {memory / 2**30:.0f} GiB" if memory else ""
+    return f"fastest on a {best.gpu} in {best.shape} at {best.length} tokens: {best.way}: {words} [{best.file}]"
+
+
+PARTS: Mapping[str, str] = {
+    "product_tflops": "matrix products, TFLOP/s",
+    "memory_gbs": "the card's memory, GB/s",
+    "to_card_gbs": "to the card, GB/s",
+    "from_card_gbs": "from the card, GB/s",
+    "tokens_a_second": "a step of the reference shape, tokens/s",
+}
+"""The parts of a node that are compared, with what they are in words."""
+_REFERENCE = "qwen2.5-1.5b/sdpa/4096x2"
+
+
+def read_parts(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a run measured of the parts of its node; without those that its faults make doubtful."""
+    parts = report.get("parts", {})
+    point = report["points"].get(_REFERENCE, {})
+    named = {name: parts[name] for name in PARTS if name in parts and not parts.get("faults")}
+    if point.get("outcome") == "pass" and not point["faults"]:
+        named["tokens_a_second"] = point["tokens_a_second"]
+    return named
+
+
+def known_good_parts(runs: Iterable[Evidence], gpu: str) -> dict[str, tuple[float, int]]:
+    """Return the part -> its median over nodes with this card, and on how many nodes it was measured."""
+    by_part: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if run.report["environment"].get("gpu") == gpu:
+            for part, value in read_parts(run.report).items():
+                by_part[part][str(run.node["name"])].append(value)
+    middle: Callable[[Iterable[float]], float] = statistics.median
+    return {part: (middle(map(middle, nodes.values())), len(nodes)) for part, nodes in by_part.items()}
