@@ -275,9 +275,8 @@ def _describe_limit(incident: Incident) -> Incident:
         incident,
         title="torch.compile gives up: the same code is compiled anew for each new shape or value",
         because=(
-            "Every new length, number or module for which the compiled code does not hold makes another "
-            "compilation, up to "
-            "a limit (torch._dynamo.config.recompile_limit), and fullgraph does not allow to go on without."
+            "Every new length, number or module for which the compiled code does not hold makes another compilation, "
+            "up to a limit (torch._dynamo.config.recompile_limit), and fullgraph does not allow to go on without."
         ),
         fix=(
             advise("Fewer shapes: rows padded to one length or to a multiple, dynamic=True (mark_dynamic)"),
@@ -298,9 +297,8 @@ def _describe_inner(incident: Incident, text: str) -> Incident | None:
         incident,
         title=f"torch.compile fails inside torch's own compiler: {shown}",
         because=(
-            "The error behind the class is one of the compiler itself (inductor), not of the program: this "
-            "release does not "
-            "compile an operation, a shape or a dtype of the model, or lacks something on this machine that "
+            "The error behind the class is one of the compiler itself (inductor), not of the program: this release "
+            "does not compile an operation, a shape or a dtype of the model, or lacks something on this machine that "
             "the words name."
         ),
         fix=(
@@ -357,11 +355,9 @@ def describe_kernel_compilation(incident: Incident, error: LastError) -> Inciden
         incident,
         title=f"Triton cannot compile{what} for this GPU{where}",
         because=(
-            "A pass of Triton's own compiler fails on code that another release, or another GPU, takes: the "
-            "kernel uses what "
-            "this GPU does not have (bfloat16 below compute capability 8.0, fp8 below 8.9, large blocks), or "
-            "this release has a "
-            "defect in that pass."
+            "A pass of Triton's own compiler fails on code that another release, or another GPU, takes: the kernel "
+            "uses what this GPU does not have (bfloat16 below compute capability 8.0, fp8 below 8.9, large blocks), "
+            "or this release has a defect in that pass."
         ),
     )
 
@@ -381,15 +377,13 @@ def _describe_compiler(incident: Incident, name: str) -> Incident:
         kind=IncidentKind.SOURCE_BUILD,
         component=OwnComponent.COMPILER,
         because=(
-            f"Inductor writes C++ and calls {name} to compile it. On Windows that is cl.exe of Visual "
-            "Studio's build tools, "
-            "which is only on PATH in a console of those tools."
+            f"Inductor writes C++ and calls {name} to compile it. On Windows that is cl.exe of Visual Studio's build "
+            "tools, which is only on PATH in a console of those tools."
         ),
         fix=(
             advise(
-                "Install the Build Tools for Visual Studio with C++, and start from the x64 Native Tools "
-                "prompt (or call "
-                "vcvarsall.bat x64 first); on Linux apt-get install g++"
+                "Install the Build Tools for Visual Studio with C++, and start from the x64 Native Tools prompt (or "
+                "call vcvarsall.bat x64 first); on Linux apt-get install g++"
             ),
             advise(_OFF),
         ),
@@ -402,9 +396,8 @@ def _describe_construct(incident: Incident, words: str, place: str) -> Incident:
         incident,
         title=f"torch.compile cannot follow the code{at}: {shorten_text(words, _SHOWN_WORDS)}",
         because=(
-            "Dynamo turns Python into a graph and stops at what it cannot follow; with fullgraph=True, or "
-            "inside of a layer "
-            "that must be one graph, that is an error and not a break in the graph."
+            "Dynamo turns Python into a graph and stops at what it cannot follow; with fullgraph=True, or inside of "
+            "a layer that must be one graph, that is an error and not a break in the graph."
         ),
         fix=(
             advise("fullgraph=False, so that it goes on without compiling that part"),
@@ -426,10 +419,8 @@ def _describe_shapes(incident: Incident, call: str, text: str) -> Incident:
         title=f"An operation refuses its inputs while torch.compile traces it{at}: {shown}",
         because=(
             "Dynamo runs the code with tensors that have only a shape and a dtype. The call "
-            f"{shorten_text(call, _SHOWN_WORDS)} fails "
-            "with those: the shapes or dtypes do not fit there, as they would not without compiling, or the "
-            "operation has no "
-            "such rule."
+            f"{shorten_text(call, _SHOWN_WORDS)} fails with those: the shapes or dtypes do not fit there, as they "
+            "would not without compiling, or the operation has no such rule."
         ),
         fix=(
             advise(
@@ -445,18 +436,15 @@ def _describe_flex(incident: Incident, shown: str) -> Incident:
         incident,
         title=f"FlexAttention cannot be compiled here: {shown}",
         because=(
-            "FlexAttention is a kernel that torch.compile writes for these shapes, this mask and this GPU. "
-            "The compiler fails on "
-            "them: a length or a head size that changes or is no multiple of its block, what the mask "
-            "function captures, a "
-            "dtype, or the CPU are not taken by every release."
+            "FlexAttention is a kernel that torch.compile writes for these shapes, this mask and this GPU. The "
+            "compiler fails on them: a length or a head size that changes or is no multiple of its block, what the "
+            "mask function captures, a dtype, or the CPU are not taken by every release."
         ),
         fix=(
             advise("A newer torch: FlexAttention takes more in each release"),
             advise(
-                "Plain inputs: contiguous tensors of one dtype, lengths and head sizes padded to a multiple "
-                "of 128 (16), no "
-                "dynamic=True, and the mask function with tensors on the same device only"
+                "Plain inputs: contiguous tensors of one dtype, lengths and head sizes padded to a multiple of 128 "
+                "(16), no dynamic=True, and the mask function with tensors on the same device only"
             ),
             advise("Another attention: attn_implementation='sdpa' or 'flash_attention_2'"),
         ),

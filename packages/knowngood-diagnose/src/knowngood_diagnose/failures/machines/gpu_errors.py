@@ -207,9 +207,8 @@ def describe_without_cuda(incident: Incident, error: LastError) -> Incident | No
         incident,
         title=f"This is a Mac, which has no CUDA: {incident.title[:1].lower()}{incident.title[1:]}",
         because=(
-            "The paths in the log (/Users, macosx) are those of a Mac. It has no NVIDIA GPU, so that what "
-            "needs CUDA, such as "
-            "quantization in 8 and 4 bits by older releases of bitsandbytes, cannot run there."
+            "The paths in the log (/Users, macosx) are those of a Mac. It has no NVIDIA GPU, so that what needs "
+            "CUDA, such as quantization in 8 and 4 bits by older releases of bitsandbytes, cannot run there."
         ),
         fix=(
             advise(

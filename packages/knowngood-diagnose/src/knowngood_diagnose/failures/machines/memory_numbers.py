@@ -66,9 +66,8 @@ _STAGES = (
         ),
         title="An evaluation fills the GPU",
         because=(
-            "The evaluation runs with a batch of its own, and the trainer keeps the logits of all batches on "
-            "the GPU until "
-            "it ends (rows x length x vocabulary), unless only the loss is wanted."
+            "The evaluation runs with a batch of its own, and the trainer keeps the logits of all batches on the GPU "
+            "until it ends (rows x length x vocabulary), unless only the loss is wanted."
         ),
         fixes=(
             "per_device_eval_batch_size=1, and prediction_loss_only=True when no metric needs the logits",
@@ -86,9 +85,8 @@ _STAGES = (
         ),
         title="Saving fills the GPU",
         because=(
-            "While it saves or merges, a program makes copies of the weights on the GPU (whole ones that "
-            "were divided or "
-            "quantized), when training has filled it to the brim."
+            "While it saves or merges, a program makes copies of the weights on the GPU (whole ones that were "
+            "divided or quantized), when training has filled it to the brim."
         ),
         fixes=(
             (
@@ -111,11 +109,9 @@ _STAGES = (
         ),
         title="The weights alone do not fit on the GPU",
         because=(
-            "It is full while the model is loaded, before the first step: the batch and the length do not "
-            "matter yet. The "
-            "weights take about 2 bytes a parameter in bf16, 4 in float32, and every process that loads the "
-            "whole model onto "
-            "the same GPU takes them once more."
+            "It is full while the model is loaded, before the first step: the batch and the length do not matter "
+            "yet. The weights take about 2 bytes a parameter in bf16, 4 in float32, and every process that loads the "
+            "whole model onto the same GPU takes them once more."
         ),
         fixes=(
             (
@@ -136,10 +132,9 @@ _STAGES = (
         ),
         title="The optimizer's state fills the GPU",
         because=(
-            "AdamW keeps two values for each trained parameter, in float32 8 bytes each, and mixed precision "
-            "a copy of the "
-            "weights besides: a whole model of N billion parameters takes about 16 N GB in all. They are "
-            "made at the first step."
+            "AdamW keeps two values for each trained parameter, in float32 8 bytes each, and mixed precision a copy "
+            "of the weights besides: a whole model of N billion parameters takes about 16 N GB in all. They are made "
+            "at the first step."
         ),
         fixes=(
             "LoRA, which trains a small part; or an optimizer in 8 bits (optim='paged_adamw_8bit') or Adafactor",
@@ -156,9 +151,8 @@ _STAGES = (
         title="The logits fill the GPU",
         because=(
             "The last layer gives a value for each word of the vocabulary at each position: batch x length x "
-            "vocabulary, in "
-            "float32 and several times over for the loss. With a vocabulary of 150,000 that is 0.6 GB for "
-            "1000 tokens, each time."
+            "vocabulary, in float32 and several times over for the loss. With a vocabulary of 150,000 that is 0.6 GB "
+            "for 1000 tokens, each time."
         ),
         fixes=(
             "per_device_train_batch_size=1 with more gradient_accumulation_steps, and shorter rows (max_length)",
@@ -176,9 +170,8 @@ _STAGES = (
         ),
         title="The scores of plain attention fill the GPU",
         because=(
-            "This attention makes a whole matrix of length x length for each head and row, which grows with "
-            "the square of "
-            "the length."
+            "This attention makes a whole matrix of length x length for each head and row, which grows with the "
+            "square of the length."
         ),
         fixes=(
             "attn_implementation='sdpa' or 'flash_attention_2', which never make that matrix",
@@ -192,9 +185,8 @@ _STAGES = (
         ),
         title="The engine for generation does not get the memory that it takes at its start",
         because=(
-            "vLLM and sglang take a share of the whole GPU for weights and cache. What a trainer or another "
-            "process holds on "
-            "the same GPU is not left over for them."
+            "vLLM and sglang take a share of the whole GPU for weights and cache. What a trainer or another process "
+            "holds on the same GPU is not left over for them."
         ),
         fixes=(
             (
@@ -208,9 +200,8 @@ _STAGES = (
         functions=lazy_pattern(r"^(?:_apply|convert|to|cuda)$"),
         title="The model does not fit on the GPU that it is moved to",
         because=(
-            "The whole model is moved to one GPU in one piece, with the dtype that it was loaded in (4 bytes "
-            "a parameter in float32, 2 in "
-            "float16), beside what that GPU holds already."
+            "The whole model is moved to one GPU in one piece, with the dtype that it was loaded in (4 bytes a "
+            "parameter in float32, 2 in float16), beside what that GPU holds already."
         ),
         fixes=(
             (
@@ -225,9 +216,8 @@ _STAGES = (
         functions=lazy_pattern(r"^(?:_engine_run_backward|backward|run_backward)$"),
         title="The backward pass fills the GPU",
         because=(
-            "While it goes back, a program holds the activations that it kept from the forward pass, and "
-            "makes a gradient for each "
-            "trained parameter: the most memory of a step. Activations grow with batch x length."
+            "While it goes back, a program holds the activations that it kept from the forward pass, and makes a "
+            "gradient for each trained parameter: the most memory of a step. Activations grow with batch x length."
         ),
         fixes=(
             (
@@ -329,10 +319,9 @@ def _describe_others(incident: Incident, numbers: AllocatorNumbers, stated: str)
         title=f"Other processes hold about {_show(numbers.others)} of the {_show(numbers.total)} of this GPU",
         because=(
             f"{stated[:1].upper()}{stated[1:]}, while this process's own allocator holds "
-            f"{_show(numbers.allocated + numbers.unused)}. The rest belongs to other processes on the same "
-            "GPU: another job, "
-            "a run that was not quite ended, an engine such as vLLM's beside the trainer, or other ranks "
-            "that all took this GPU."
+            f"{_show(numbers.allocated + numbers.unused)}. The rest belongs to other processes on the same GPU: "
+            "another job, a run that was not quite ended, an engine such as vLLM's beside the trainer, or other "
+            "ranks that all took this GPU."
         ),
         fix=(
             advise("nvidia-smi (or fuser -v /dev/nvidia*) shows them: end what is left over, by its process id"),
@@ -347,9 +336,8 @@ def _describe_pieces(incident: Incident, numbers: AllocatorNumbers, stated: str)
         incident,
         title=f"The allocator keeps {_show(numbers.unused)} in pieces that are too small",
         because=(
-            f"{stated[:1].upper()}{stated[1:]}, and {_show(numbers.unused)} are reserved without being in "
-            "use: they are in "
-            "pieces, because the sizes of the rows change from step to step."
+            f"{stated[:1].upper()}{stated[1:]}, and {_show(numbers.unused)} are reserved without being in use: they "
+            "are in pieces, because the sizes of the rows change from step to step."
         ),
         fix=(
             advise("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the program starts"),

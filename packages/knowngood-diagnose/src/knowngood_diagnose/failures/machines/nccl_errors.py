@@ -60,10 +60,8 @@ _FAMILIES = (
         title="Two processes call themselves rank {rank} of {ranks}",
         because=(
             "Every process must have a rank of its own. Two came with the same one: the same --node_rank (or "
-            "--machine_rank) on "
-            "two machines, a launcher within a launcher (srun and torchrun, each with tasks for all GPUs), "
-            "or two jobs that "
-            "share one address and port."
+            "--machine_rank) on two machines, a launcher within a launcher (srun and torchrun, each with tasks for "
+            "all GPUs), or two jobs that share one address and port."
         ),
         fixes=(
             "Another --node_rank on each machine, and the same --nnodes and --nproc_per_node on all",
@@ -112,10 +110,9 @@ _FAMILIES = (
         ),
         title="Two ranks are in different operations: {got} bytes came where {wanted} were expected",
         because=(
-            "The ranks do not call the same collective operations with the same sizes: one has other "
-            "parameters, another batch, or "
-            "has left out a step; or they were started with other settings of NCCL (NCCL_PROTO, NCCL_ALGO), "
-            "or another release of it."
+            "The ranks do not call the same collective operations with the same sizes: one has other parameters, "
+            "another batch, or has left out a step; or they were started with other settings of NCCL (NCCL_PROTO, "
+            "NCCL_ALGO), or another release of it."
         ),
         fixes=(
             (
@@ -130,9 +127,8 @@ _FAMILIES = (
         words=lazy_pattern(r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory[^\n]{0,120}"),
         title="NCCL cannot make NVLink's multicast memory",
         because=(
-            "NVLS wants a running fabric manager of the driver's release, a driver that has it, and all GPUs "
-            "of the machine in the "
-            "container."
+            "NVLS wants a running fabric manager of the driver's release, a driver that has it, and all GPUs of the "
+            "machine in the container."
         ),
         fixes=(
             "NCCL_NVLS_ENABLE=0",
@@ -192,21 +188,18 @@ def describe_unreached(incident: Incident, error: LastError) -> Incident | None:
     whose = next((name for begin, name in _VIRTUAL if address.startswith(begin)), "")
     if whose:
         because = (
-            f"The other rank told NCCL this address, which is that of {whose}. It counts on one machine "
-            "only: NCCL chose the "
-            "wrong one of the interfaces that the machines have."
+            f"The other rank told NCCL this address, which is that of {whose}. It counts on one machine only: NCCL "
+            "chose the wrong one of the interfaces that the machines have."
         )
     elif "refused" in reason:
         because = (
-            "The machine answers, and nothing listens on that port: the rank there has ended already (its "
-            "own error comes "
-            "first), or a firewall refuses the ports, which NCCL chooses at random."
+            "The machine answers, and nothing listens on that port: the rank there has ended already (its own error "
+            "comes first), or a firewall refuses the ports, which NCCL chooses at random."
         )
     else:
         because = (
-            "No connection came about: a firewall between the machines drops the ports, which NCCL chooses "
-            "at random, or the "
-            "address is that of an interface which the other machine cannot reach."
+            "No connection came about: a firewall between the machines drops the ports, which NCCL chooses at "
+            "random, or the address is that of an interface which the other machine cannot reach."
         )
     return replace(
         incident,
@@ -215,9 +208,8 @@ def describe_unreached(incident: Incident, error: LastError) -> Incident | None:
         because=because,
         fix=(
             advise(
-                "NCCL_SOCKET_IFNAME=NAME on each machine, the interface by which they reach each other (ip "
-                "addr shows the one with "
-                "the right address; ^lo,docker0 leaves those out)"
+                "NCCL_SOCKET_IFNAME=NAME on each machine, the interface by which they reach each other (ip addr "
+                "shows the one with the right address; ^lo,docker0 leaves those out)"
             ),
             advise(
                 "Open all ports between the machines, in the firewall and in the container (--network=host): "
@@ -246,10 +238,9 @@ def _describe_returned(incident: Incident, text: str) -> Incident | None:
         title=f"NCCL's {first['file']} returned a {kind}{shown}: the ranks do not reach each other",
         kind=IncidentKind.CONFIG,
         because=(
-            "NCCL prints the calls through which an error comes back, the innermost first. It arose where a "
-            "rank connects to the "
-            "others, before anything was exchanged: a firewall, an interface that the others cannot reach, "
-            "or a rank that never came."
+            "NCCL prints the calls through which an error comes back, the innermost first. It arose where a rank "
+            "connects to the others, before anything was exchanged: a firewall, an interface that the others cannot "
+            "reach, or a rank that never came."
         ),
         fix=(
             advise("NCCL_SOCKET_IFNAME=NAME on each machine, the interface by which they reach each other"),
@@ -441,11 +432,10 @@ def _describe_same(incident: Incident, waits: Sequence[RankWait]) -> Incident | 
             incident,
             title=f"Ranks waited {first.timeout} seconds at a barrier or for a single number ({first.operation})",
             because=(
-                f"The operation {first.number or ''} exchanges {max(first.size, 0)} elements: it is only "
-                "there to wait for all, or to "
-                "agree on a loss or a length. So the network was not busy: one rank was late (saving, "
-                "evaluating, tokenizing, a "
-                "slow reward or a longer row), ended, or did one step less than the others."
+                f"The operation {first.number or ''} exchanges {max(first.size, 0)} elements: it is only there to "
+                "wait for all, or to agree on a loss or a length. So the network was not busy: one rank was late "
+                "(saving, evaluating, tokenizing, a slow reward or a longer row), ended, or did one step less than "
+                "the others."
             ),
             fix=(
                 advise("Look for the first traceback of any rank, and for what each rank printed last"),
@@ -461,11 +451,9 @@ def _describe_same(incident: Incident, waits: Sequence[RankWait]) -> Incident | 
         title=f"All ranks seen here wait in the same {first.operation} (number {first.number}) and it does not end",
         because=(
             f"After {max(first.number - 1, 0)} operations that went well, ranks "
-            f"{', '.join(str(wait.rank) for wait in waits[:8])} wait in "
-            f"the same one{_show_size(first.size)}. Either a rank that the log "
-            "does not show did not come "
-            "(it ended, or had fewer batches), or the transfer itself hangs: a link between GPUs or "
-            "machines, or a GPU that failed."
+            f"{', '.join(str(wait.rank) for wait in waits[:8])} wait in the same one{_show_size(first.size)}. Either "
+            "a rank that the log does not show did not come (it ended, or had fewer batches), or the transfer itself "
+            "hangs: a link between GPUs or machines, or a GPU that failed."
         ),
         fix=(
             advise("Look for the first traceback of any rank that is not in this log, and dmesg for Xid lines"),
@@ -499,10 +487,9 @@ def _describe_differing(incident: Incident, waits: Sequence[RankWait]) -> Incide
         title=f"The ranks are in different operations: {shown[0]}, {shown[1]}",
         because=(
             "Every rank must call the same operations in the same order. Here they do not, so each waits for "
-            "partners that never come: "
-            "one rank had another number of batches, left out a layer that its batch does not use (a row "
-            "without an image, experts "
-            "that get no token), ran an evaluation or a save alone, or failed and went on."
+            "partners that never come: one rank had another number of batches, left out a layer that its batch does "
+            "not use (a row without an image, experts that get no token), ran an evaluation or a save alone, or "
+            "failed and went on."
         ),
         fix=(
             advise(

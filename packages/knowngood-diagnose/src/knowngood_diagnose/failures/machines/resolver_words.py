@@ -105,10 +105,8 @@ def describe_resolution(incident: Incident, error: LastError) -> Incident | None
         title=f"No release of {name} suits both: {one.text}, {other.text}",
         component=_name_side(block, one, other),
         because=(
-            f"The requirements conflict, as the resolver's own lines say: {one.text}, and {other.text}. No "
-            f"release of {name} is in both "
-            "ranges, so the two "
-            "cannot be in one environment as they are asked for."
+            f"The requirements conflict, as the resolver's own lines say: {one.text}, and {other.text}. No release of "
+            f"{name} is in both ranges, so the two cannot be in one environment as they are asked for."
         ),
         fix=(
             *_fixes_of(one, other),
@@ -145,10 +143,9 @@ def _describe_only_wanted(incident: Incident, demands: Sequence[ResolverDemand])
         title=f"pip finds nothing of {name} that it could install here",
         component=name,
         because=(
-            f"Every line asks for {name}, in any release, and still there is a conflict: the index in use "
-            "has no file of it for this "
-            "Python and platform (packages with kernels have none for Windows, macOS or new Pythons), or "
-            "does not have it at all."
+            f"Every line asks for {name}, in any release, and still there is a conflict: the index in use has no file "
+            "of it for this Python and platform (packages with kernels have none for Windows, macOS or new Pythons), "
+            "or does not have it at all."
         ),
         fix=(
             advise(
@@ -286,11 +283,9 @@ def _describe_absence(incident: Incident, flat: str) -> Incident | None:
         title=f"There is no release of {name} that is {wanted or 'on the index in use'}",
         component=name if is_pinned else OwnComponent.YOUR_CODE,
         because=(
-            f"The resolver's own lines say it: it found no {name}{wanted} where it looked. Nightly builds "
-            "and builds with a local part "
-            "(+cu128, +commit) are on an index of their own and are deleted after a while; uv looks for a "
-            "package only in the first "
-            "index that has it."
+            f"The resolver's own lines say it: it found no {name}{wanted} where it looked. Nightly builds and builds "
+            "with a local part (+cu128, +commit) are on an index of their own and are deleted after a while; uv "
+            "looks for a package only in the first index that has it."
         ),
         fix=(
             advise(
@@ -362,9 +357,8 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
             title=f"pip finds no release of {name} at all",
             because=(
                 f"Behind `from versions` is none: the index in use has no file of {name} for this Python and "
-                "platform, it has not "
-                "got the package (a mirror, an --index-url of torch's wheels alone, a name that is written "
-                "differently), or the network does not reach it."
+                "platform, it has not got the package (a mirror, an --index-url of torch's wheels alone, a name that "
+                "is written differently), or the network does not reach it."
             ),
             fix=(
                 advise(f"pip index versions {name}; without --index-url, or with --extra-index-url in its place"),
@@ -380,9 +374,8 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
         title=f"There is no {name}{wanted} here: pip finds {there[0]} to {newest}",
         because=(
             f"pip lists what there is of {name} for this Python, platform and index, and "
-            f"{wanted or 'what was asked for'} is not in it: "
-            "it was never released there or withdrawn, has no wheel for this Python or platform, or is on "
-            "another index (builds such as +cu128)."
+            f"{wanted or 'what was asked for'} is not in it: it was never released there or withdrawn, has no wheel "
+            "for this Python or platform, or is on another index (builds such as +cu128)."
         ),
         fix=(
             advise(f"One of those that are there: {', '.join(there[-4:])}"),
@@ -518,10 +511,9 @@ def describe_unbuilt(incident: Incident, error: LastError) -> Incident | None:
         title=f"{named} has no wheel for {where}, and did not build",
         component=name,
         because=(
-            f"pip took the sources of {name}, because this release of it has no ready wheel for {where}. "
-            "An older release that another package pins mostly has none for a newer Python. Compiling it "
-            "then failed, for want of a "
-            "compiler, cmake or a library, or because its sources are older than this Python."
+            f"pip took the sources of {name}, because this release of it has no ready wheel for {where}. An older "
+            "release that another package pins mostly has none for a newer Python. Compiling it then failed, for "
+            "want of a compiler, cmake or a library, or because its sources are older than this Python."
         ),
         fix=(
             advise(

@@ -229,10 +229,9 @@ def explain_required_package(error: LastError, name: str, text: str, shelf: Atla
         package,
         title=f"{package} is not installed, or cannot be imported: {shorten_text(text, _SHOWN_REQUEST)}",
         because=(
-            f"Line {frame.line} of {file} raises this where its import of {package} failed. It is needed for an option "
-            "that was chosen (an optimizer, a precision, a kind of attention), and it is not in the "
-            "environment that runs, "
-            "or its import fails there."
+            f"Line {frame.line} of {file} raises this where its import of {package} failed. It is needed for an "
+            "option that was chosen (an optimizer, a precision, a kind of attention), and it is not in the "
+            "environment that runs, or its import fails there."
         ),
         fixes=(
             Fix(

@@ -64,9 +64,8 @@ def describe_place(incident: Incident, error: LastError) -> Incident | None:
         fix=(
             advise(f"ls {stated['where']} where the job runs shows which of the two it is"),
             advise(
-                "Without the files: copy tokenizer*, special_tokens_map.json, vocab and config.json from "
-                "the base model "
-                "into it, or AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
+                "Without the files: copy tokenizer*, special_tokens_map.json, vocab and config.json from the base "
+                "model into it, or AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
             ),
         ),
     )

@@ -241,10 +241,9 @@ def describe_batch(incident: Incident, error: LastError) -> Incident | None:
         incident,
         title=f"DeepSpeed counts {ranks} process{'es' if ranks > 1 else ''}, and its batch size is that of {meant}",
         because=(
-            f"{total} is {micro} x {steps} x {meant}, and the world size that DeepSpeed sees is {ranks}: "
-            "the script was "
-            f"started without a launcher for {meant} GPUs, or the configuration was read before the process group was "
-            "set up (a Trainer and an accelerate whose releases do not fit)."
+            f"{total} is {micro} x {steps} x {meant}, and the world size that DeepSpeed sees is {ranks}: the script "
+            f"was started without a launcher for {meant} GPUs, or the configuration was read before the process group "
+            "was set up (a Trainer and an accelerate whose releases do not fit)."
         ),
         fix=(
             advise(
@@ -273,10 +272,9 @@ def _describe_accumulation(incident: Incident, asked_steps: int, steps: int, num
         title=f"DeepSpeed accumulates {steps} step{'s' if steps > 1 else ''}, and the command says {asked_steps}",
         because=(
             f"train_batch_size {total} is {micro} x {asked_steps} x {ranks}, which the command asks for, and "
-            "DeepSpeed multiplies "
-            f"{micro} x {steps} x {ranks}: its configuration has no gradient_accumulation_steps, or was read "
-            "before the trainer "
-            "could fill it in (from_pretrained under ZeRO-3 with a configuration of fixed numbers)."
+            f"DeepSpeed multiplies {micro} x {steps} x {ranks}: its configuration has no gradient_accumulation_steps, "
+            "or was read before the trainer could fill it in (from_pretrained under ZeRO-3 with a configuration of "
+            "fixed numbers)."
         ),
         fix=(
             advise(
@@ -466,9 +464,8 @@ def _describe_variable(name: str, frame: CodeFrame | None) -> tuple[str, tuple[F
         "The project's own script or instructions set it before this line, and this way of starting does not.",
         (
             advise(
-                f"export {name}={value} before the start; or os.environ['{name}'] = '{value}' at the "
-                "top of the script, "
-                "before the import that reads it"
+                f"export {name}={value} before the start; or os.environ['{name}'] = '{value}' at the top of the "
+                "script, before the import that reads it"
             ),
             advise(
                 f"grep -rn {name} in the project shows which values it takes and which script sets it: start that one"

@@ -81,11 +81,10 @@ def describe_shared_memory(incident: Incident, error: LastError) -> Incident | N
             incident,
             title=f"A Triton kernel wants {wanted} bytes of shared memory a block, more than an H200 has",
             because=(
-                f"This GPU has {limit} bytes a block, and an H200 {_LARGEST}: another card hardly ends it. "
-                "The block of this kernel grows with a size of the model that it takes whole (the head dimension, the "
-                "size of the state, the width of a row), with num_stages, and is twice as large in "
-                "float32. One of these "
-                "is set higher than the kernel was written for."
+                f"This GPU has {limit} bytes a block, and an H200 {_LARGEST}: another card hardly ends it. The block "
+                "of this kernel grows with a size of the model that it takes whole (the head dimension, the size of "
+                "the state, the width of a row), with num_stages, and is twice as large in float32. One of these is "
+                "set higher than the kernel was written for."
             ),
             fix=(
                 advise(
@@ -117,18 +116,15 @@ def describe_toolkit_path(incident: Incident, error: LastError) -> Incident | No
         incident,
         title=f"CUDA_HOME is written as a list: {path}",
         because=(
-            f"nvcc is looked for in {path}/bin. A colon divides the folders of a list such as PATH, "
-            "and CUDA_HOME is one "
-            f"folder: it was set with something like export CUDA_HOME=$CUDA_HOME:{folder}, which "
-            "leaves the colon when it "
-            "was empty before."
+            f"nvcc is looked for in {path}/bin. A colon divides the folders of a list such as PATH, and CUDA_HOME is "
+            f"one folder: it was set with something like export CUDA_HOME=$CUDA_HOME:{folder}, which leaves the colon "
+            "when it was empty before."
         ),
         component=OwnComponent.YOUR_CODE,
         fix=(
             advise(
-                f"export CUDA_HOME={folder} (without a colon, without $CUDA_HOME), also in ~/.bashrc "
-                "or the Dockerfile; "
-                f"ls {folder}/bin/nvcc shows whether it is there"
+                f"export CUDA_HOME={folder} (without a colon, without $CUDA_HOME), also in ~/.bashrc or the "
+                f"Dockerfile; ls {folder}/bin/nvcc shows whether it is there"
             ),
             advise("A ready wheel whose name matches torch, CUDA, Python and ABI needs no toolkit"),
         ),

@@ -106,9 +106,8 @@ def explain_version_demand(  # noqa: PLR0911 - one for each thing that a demand 
     because = f"{asker} compares the releases when it runs: it was written for other releases of {name}."
     if is_early:
         because = (
-            f"{installed} is a pre-release (a0, rc or dev, as NVIDIA's containers and nightly builds "
-            "have), which counts "
-            f"as older than {Version(installed).base_version} itself, whatever it can do already."
+            f"{installed} is a pre-release (a0, rc or dev, as NVIDIA's containers and nightly builds have), which "
+            f"counts as older than {Version(installed).base_version} itself, whatever it can do already."
         )
         fixes.insert(
             1, advise(f"A newer container, whose {name} is a later one; or a {asker} that does not ask for it")
