@@ -266,25 +266,7 @@ def describe_clash(incident: Incident, error: LastError) -> Incident | None:
             f"{path} asks {needed} for {symbol}. The {needed} that the loader found first is another one, of an older "
             "toolkit in LD_LIBRARY_PATH, of conda, of the system, or loaded by another package (TensorFlow) before."
         )
-    return replace(
-        incident,
-        title=f"{stated['file']} and {needed} in this process are of two releases: {symbol} is missing",
-        because=because,
-        fix=(
-            advise(
-                "unset LD_LIBRARY_PATH (or take the folders of CUDA out of it), so that torch finds the "
-                "libraries of its own wheels"
-            ),
-            advise(
-                f"find / -name '{needed}*' shows which there are; the folder site-packages/nvidia/*/lib "
-                "first when the variable must stay"
-            ),
-            advise(
-                "Reinstall torch with all of its nvidia-* wheels in a fresh environment; pip check names "
-                "those that do not fit"
-            ),
-        ),
-    )
+    return replace(incident.tell("clash", file=stated["file"], needed=needed, symbol=symbol), because=because)
 
 
 _BUILT_FOR = lazy_pattern(
