@@ -31,7 +31,11 @@ from knowngood_diagnose.failures.reasons.own_errors import (
     explain_unimplemented,
 )
 from knowngood_diagnose.failures.reasons.refused_settings import explain_unset_variable
-from knowngood_diagnose.failures.reasons.version_demands import explain_absent_module, explain_version_demand
+from knowngood_diagnose.failures.reasons.version_demands import (
+    explain_absent_module,
+    explain_mismatch,
+    explain_version_demand,
+)
 from knowngood_facts.facts import message_store
 from knowngood_facts.facts.package_metadata import read_wheel_names
 
@@ -90,6 +94,7 @@ EXPLAINERS: Sequence[Explain] = (
     lambda reading: explain_missing_command(reading.error, reading.versions, read_wheel_names().commands),
     lambda reading: explain_pip_conflict(reading.error),
     lambda reading: explain_version_demand(reading.error, reading.shelf, reading.versions),
+    lambda reading: explain_mismatch(reading.error, reading.shelf),
     lambda reading: explain_kernel(reading.error, reading.shelf),
     lambda reading: explain_absent_module(reading.error, reading.shelf),
     lambda reading: explain_lost_file(reading.error, reading.shelf),

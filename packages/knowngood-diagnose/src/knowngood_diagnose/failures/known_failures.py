@@ -233,7 +233,14 @@ def _decode_incident(cached: dict[str, Any]) -> Incident:
         ),
         "fix": tuple(Fix(**item) for item in cached["fix"]),
         "variants": tuple(
-            IncidentVariant(**{**item, "words": tuple(item["words"]), "fix": tuple(Fix(**fix) for fix in item["fix"])})
+            IncidentVariant(
+                **{
+                    **item,
+                    "words": tuple(item["words"]),
+                    "kind": IncidentKind(item["kind"]) if item["kind"] else None,
+                    "fix": tuple(Fix(**fix) for fix in item["fix"]),
+                }
+            )
             for item in cached["variants"]
         ),
         "traits": tuple(map(IncidentTrait, cached["traits"])),

@@ -238,10 +238,10 @@ class LogEnvironment:
         return cls(universe=universe, demands=tuple(kept), at_hand=at_hand, resolution=resolution)
 
     def try_remedies_of(self, match: IncidentMatch) -> list[Remedy]:
-        """Return the remedies of a match in their order, those that do not go with the rest last."""
+        """Return the remedies of a match: first those with releases that go with the rest, last those without any."""
         among = self._among([match.incident.id])
         remedies = [remedy if remedy.undecided else self._try(remedy.fix, among) for remedy in match.fix]
-        return sorted(remedies, key=lambda remedy: bool(remedy.broken_by))
+        return sorted(remedies, key=lambda remedy: (bool(remedy.broken_by), not remedy.pins))
 
     def find_common_change(self, failures: Sequence[IncidentMatch], packages: Collection[str]) -> dict[str, str]:
         """Return the smallest change that contains a remedy of each failure, as far as there is one.

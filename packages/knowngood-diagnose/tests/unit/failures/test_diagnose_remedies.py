@@ -49,6 +49,15 @@ def test_a_range_becomes_the_nearest_release_to_the_one_in_the_log(ask):
     assert both["install"] == 'pip install "transformers==4.48.0" "xtuner==0.2.0"'
 
 
+def test_a_release_that_goes_with_the_rest_comes_before_advice_and_no_stand_in_is_a_new_place(ask):
+    frame = '  File "/home/u/run/train.py", line 3, in <module>\n'
+    name = "cannot import name 'apply_chunking_to_forward' from 'transformers.modeling_utils'"
+    found = ask(f"transformers==4.57.0\nTraceback (most recent call last):\n{frame}ImportError: {name} (/x/y.py)\n")
+    first, *others = found["matches"][0]["fix"]
+    assert first["install"].startswith('pip install "transformers==4.5')
+    assert [fix["note"] for fix in others] == ["In your code: transformers.pytorch_utils.apply_chunking_to_forward"]
+
+
 def test_a_remedy_that_the_rest_of_the_log_forbids_comes_last_with_the_reason(ask):
     found = ask("Successfully installed openrlhf-0.8.5 transformers-4.52.4 torch-2.7.0\n" + PADDING)
     *good, _, last = found["matches"][0]["fix"]

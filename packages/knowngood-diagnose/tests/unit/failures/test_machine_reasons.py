@@ -113,9 +113,8 @@ NVCC = (
     "ninja: build stopped: subcommand failed.\n"
 )
 INDUCTOR = (
-    "Traceback (most recent call last):\n"
-    "torch._inductor.exc.InductorError: LoweringException: AttributeError: 'View' object has no attribute 'get_stride'"
-    "\n  target: aten.mm\n"
+    "Traceback (most recent call last):\ntorch._inductor.exc.InductorError: LoweringException: AttributeError: "
+    "'View' object has no attribute 'get_stride'\n  target: aten.mm\n"
 )
 FLEX = INDUCTOR.replace("aten.mm", "flex_attention")
 CL = "torch._inductor.exc.InductorError: RuntimeError: Compiler: cl is not found.\n"
@@ -172,9 +171,8 @@ SYSROOT = LINK.replace(
     "cannot find -lcurand: No such file or directory", "x.so: undefined reference to `log2f@GLIBC_2.27'"
 )
 SOURCES = (
-    "Collecting sentencepiece==0.2.0\n  Downloading sentencepiece-0.2.0.tar.gz (2.6 MB)\n"
-    "      creating build/lib.macosx-11.0-arm64-cpython-313/sentencepiece\n"
-    "  ERROR: Failed building wheel for sentencepiece\n"
+    "Collecting sentencepiece==0.2.0\n  Downloading sentencepiece-0.2.0.tar.gz (2.6 MB)\n      creating "
+    "build/lib.macosx-11.0-arm64-cpython-313/sentencepiece\n  ERROR: Failed building wheel for sentencepiece\n"
 )
 BUILT_FOR = (
     "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n"

@@ -110,3 +110,26 @@ def test_a_message_that_names_its_setting_is_the_answer(first):
     answer = first("ValueError: Freeze tuning needs `reward_model_type=full`.\n")
     assert answer["certainty"] == "likely"
     assert "reward_model_type=full" in answer["fix"][0]["note"]
+
+
+def test_the_package_between_the_program_and_the_one_that_refuses_is_named(first):
+    log = (
+        '  File "/home/u/run/train.py", line 40, in <module>\n    trainer.train()\n'
+        '  File "/x/site-packages/oddextra/trainer.py", line 99, in train\n    self.model.generate(**inputs)\n'
+        '  File "/x/site-packages/transformers/generation/utils.py", line 1360, in _validate_model_kwargs\n'
+        "    raise ValueError(\nValueError: The following `model_kwargs` are not used by the model: ['odd'] (note: "
+        "typos in the generate arguments will also show up in this list)\n"
+    )
+    answer = first(BEGIN + log)
+    assert "train.py, line 40 (trainer.train()), by way of oddextra/trainer.py, line 99 (" in answer["because"]
+    assert answer["fix"][0]["note"] == "A newer oddextra, which passes what this transformers takes"
+
+
+def test_of_two_packages_that_must_be_of_one_release_the_older_moves(first):
+    said = "RuntimeError: flashinfer-cubin version (0.6.13) does not match flashinfer version (0.6.14).\n"
+    answer = first(BEGIN + '  File "/x/site-packages/flashinfer/__init__.py", line 20, in <module>\n' + said)
+    assert answer["component"] == "flashinfer-cubin"
+    assert [fix["change"] for fix in answer["fix"]] == [
+        {"flashinfer-cubin": "==0.6.14"},
+        {"flashinfer-python": "==0.6.13"},
+    ]

@@ -46,10 +46,8 @@ def test_a_release_in_which_something_was_deprecated_is_not_the_one_that_runs(an
 
 def test_an_error_that_a_warning_quotes_in_its_next_line_is_no_failure(answer):
     log = (
-        f"(pid=8) {PACKAGES}/vllm/connections.py:8: RuntimeWarning: Failed to read commit hash:\n"
-        "(pid=8) No module named 'vllm._version'\n"
-        "(pid=8)   from vllm.version import __version__ as VLLM_VERSION\n"
-        "step 1 loss 0.33\n"
+        f"(pid=8) {PACKAGES}/vllm/connections.py:8: RuntimeWarning: Failed to read commit hash:\n(pid=8) No module "
+        "named 'vllm._version'\n(pid=8)   from vllm.version import __version__ as VLLM_VERSION\nstep 1 loss 0.33\n"
     )
     assert answer(log)["outcome"] == "no-failure"
 

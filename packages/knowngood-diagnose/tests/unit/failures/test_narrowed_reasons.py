@@ -48,9 +48,8 @@ CASES = {
     ),
     "none-passed": (
         OWN + "    dist.init_process_group('nccl', init_method=url)\nTypeError: __init__(): incompatible constructor "
-        "arguments. The following argument types are supported:\n    1. torch.distributed.TCPStore(arg0: "
-        "str, arg1: int)\n"
-        "\nInvoked with: None, 8000\n",
+        "arguments. The following argument types are supported:\n    1. torch.distributed.TCPStore(arg0: str, "
+        "arg1: int)\n\nInvoked with: None, 8000\n",
         ("your-code", "sure", "address of the first process", "127.0.0.1"),
     ),
     "other-release": (

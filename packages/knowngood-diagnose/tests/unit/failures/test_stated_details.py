@@ -240,9 +240,8 @@ def test_an_example_of_the_repository_is_of_another_age_than_the_package(first_m
         (
             "from . import iou3d_nms_cuda",
             (
-                "ImportError: cannot import name 'iou3d_nms_cuda' from partially initialized module "
-                "'pcdet.ops' (most likely "
-                "due to a circular import) (/home/u/pcdet/ops/__init__.py)"
+                "ImportError: cannot import name 'iou3d_nms_cuda' from partially initialized module 'pcdet.ops' "
+                "(most likely due to a circular import) (/home/u/pcdet/ops/__init__.py)"
             ),
             "The compiled part iou3d_nms_cuda of pcdet",
         ),

@@ -146,15 +146,18 @@ class Fix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IncidentVariant:
-    """One of several causes of an incident, for a log with certain words."""
+    """One of several causes of an incident, for a log with certain words, or for what a reader of logs calls `name`."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
     """One of them is in the lines that show the incident, or in the last error; in any case of letters."""
-    title: str
-    because: str
-    fix: tuple[Fix, ...]
+    name: str = ""
+    """What `Incident.tell` is asked for; its texts may have fields in braces."""
+    title: str = ""
+    because: str = ""
+    fix: tuple[Fix, ...] = ()
+    kind: IncidentKind | None = None
     component: str = ""
-    """The component at fault; empty for that of the incident."""
+    """The component at fault. What is empty stays that of the incident."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +211,9 @@ def _follow(patterns: Sequence[re.Pattern[bytes]], text: bytes, at: int) -> bool
     return True
 
 
+_VARIANT_KEYS = ("title", "because", "fix", "kind", "component")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incident:
     """One known failure; `knowngood_facts.compat.incident_file` explains the fields."""
@@ -253,9 +259,24 @@ class Incident:
         shown = text.lower()
         for variant in self.variants:
             if any(word.lower() in shown for word in variant.words):
-                component = variant.component or self.component
-                return replace(self, title=variant.title, because=variant.because, fix=variant.fix, component=component)
+                return self._take(variant)
         return self
+
+    def tell(self, variant_name: str, /, **fields: object) -> Incident:
+        """Return the incident with the words of the variant of this name, whose fields are filled.
+
+        `{because}` in them stands for the incident's own reason. Raises `KeyError` for a field that is not given.
+        """
+        variant = next(item for item in self.variants if item.name == variant_name)
+        values = {"because": self.because, **fields}
+        texts = {key: getattr(variant, key).format_map(values) for key in ("title", "because", "component")}
+        fix = tuple(replace(item, note=item.note.format_map(values)) for item in variant.fix)
+        return self._take(replace(variant, fix=fix, **texts))
+
+    def _take(self, variant: IncidentVariant) -> Incident:
+        """The incident with all that a variant says."""
+        taken = {key: value for key in _VARIANT_KEYS if (value := getattr(variant, key))}
+        return replace(self, **taken)
 
     def line(self, mark_lines: Sequence[int | None], *, traceback: bool) -> int | None:
         """Return the line of the log at which this incident shows; `None` when it does not.

@@ -27,6 +27,7 @@
     because: One or two sentences.
     fix:
       - {change: {transformers: "<4.43"}, note: what to know, cost: its price, gpu: ">=80"}  # gpu: only for these
+      - What to do, where that is all
     source: ["InternLM/xtuner#925"]
     confidence: reported
     report_erred: [where the report was wrong]
@@ -35,8 +36,9 @@
     rule: torch-runs-on-gpu           # a rule of rules/*.yaml that covers it in `check`; or, when there is neither,
     range_from: artefacts             # artefacts: symbols in wheels; thread: as reported; environment: no versions
     reproduction: xtuner              # reproductions/<name>/
-    variants:                         # the first whose words are in the log replaces title, because, fix, component
-      - {words: [": 79,"], title: It fell off the bus, because: ..., fix: [...], component: driver}
+    variants:                         # the first whose words are in the log replaces what it has of title, because, ...
+      - {words: [": 79,"], title: It fell off the bus, because: ..., fix: [...], kind: driver, component: driver}
+      - {name: late, title: "Rank {rank} is late", because: ..., fix: [...]}  # the one that `narrowed_by` chooses
     traits: [open]                    # what `diagnose` must know beside the signature: `IncidentTrait`
     narrowed_by: nccl-timeout         # what reads more of the reason out of the log (diagnose's READERS)
 
@@ -292,21 +294,25 @@ class _IncidentReading:
 
     def _variants(self) -> tuple[IncidentVariant, ...]:
         items = self.data.get("variants", [])
-        needed = {"words", "title", "because", "fix"}
+        told = {"title", "because", "fix", "kind", "component"}
         variants = []
         for place, item in enumerate(items if isinstance(items, Sequence) else [items]):
             keys = set(item) if isinstance(item, Mapping) else set()
-            if not needed <= keys <= needed | {"component"} or not all(isinstance(word, str) for word in item["words"]):
-                text = "a variant is {words: [TEXT, ...], title, because, fix}, optionally with component"
+            words = item["words"] if "words" in keys else []
+            if len(keys & {"words", "name"}) != 1 or not keys & told or keys - told - {"words", "name"}:
+                text = f"a variant has words: [TEXT, ...] or a name, and some of {', '.join(sorted(told))}"
                 self._defect(text, "variants", place)
                 continue
-            title, because, component = (
-                " ".join(str(item.get(key, "")).split()) for key in ("title", "because", "component")
-            )
-            fix = self._fixes(item["fix"], "variants", place, "fix")
-            variants.append(
-                IncidentVariant(words=tuple(item["words"]), title=title, because=because, fix=fix, component=component)
-            )
+            if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+                self._defect("words must be a list of texts", "variants", place, "words")
+                continue
+            kinds = [kind for kind in IncidentKind if kind == item.get("kind")]
+            if "kind" in keys and not kinds:
+                self._defect(f"{item['kind']!r} is no kind of an incident", "variants", place, "kind")
+            texts = {key: " ".join(str(item.get(key, "")).split()) for key in ("name", "title", "because", "component")}
+            fix = self._fixes(item.get("fix", []), "variants", place, "fix")
+            kind = kinds[0] if kinds else None
+            variants.append(IncidentVariant(words=tuple(words), fix=fix, kind=kind, **texts))
         return tuple(variants)
 
     def _fixes(self, items: Any, *path: str | int) -> tuple[Fix, ...]:
@@ -314,10 +320,13 @@ class _IncidentReading:
             self._defect("fix must be a list", *path)
             return ()
         fixes = []
-        for place, item in enumerate(items):
+        for place, stated in enumerate(items):
+            item = {"note": stated} if isinstance(stated, str) else stated
             if not isinstance(item, Mapping) or not item.get("note") or set(item) - {"change", "note", "cost", "gpu"}:
                 self._defect(
-                    "a fix is {note: ...}, optionally with change: {NAME: VERSIONS}, cost and gpu", *path, place
+                    "a fix is a text, or {note: ...}, optionally with change: {NAME: VERSIONS}, cost and gpu",
+                    *path,
+                    place,
                 )
                 continue
             change = item.get("change", {})

@@ -66,8 +66,8 @@ def test_frames_must_be_in_the_traceback_if_there_is_one():
         ("because: It was taken away.\n", "", "the key 'because' is missing", 2),
         ("because: It was taken away.", "because: ''", "the key 'because' is missing or empty", 2),
         ("confidence: reported", "confidence: sure", "confidence is one of", 13),
-        ("note: the last that has it", "note: the last, price: 1", "a fix is {note:", 11),
-        ("note: the last that has it", "nota: the last", "a fix is {note:", 11),
+        ("note: the last that has it", "note: the last, price: 1", "a fix is a text, or {note:", 11),
+        ("note: the last that has it", "nota: the last", "a fix is a text, or {note:", 11),
         (
             "  - \"ImportError: cannot import name 'thing' from 'package.module'\"",
             '  - "(a+)+$ and more"',
@@ -235,11 +235,24 @@ def test_the_first_variant_whose_words_are_in_the_log_takes_the_place_of_the_gen
     assert made.choose_variant("code 7") is made
 
 
+def test_a_variant_that_is_told_by_its_name_fills_its_fields_and_keeps_what_it_does_not_say():
+    told = "variants: [{name: late, title: 'Rank {rank} is late', because: '{because} Wait.', kind: driver}]\n"
+    made = incident_file.parse_incident(GOOD + told, "incidents/thing.yaml")
+    late = made.tell("late", rank="{3}")
+    assert (late.title, late.because, late.kind) == ("Rank {3} is late", f"{made.because} Wait.", "driver")
+    assert (late.fix, late.component) == (made.fix, made.component)
+    assert made.choose_variant("late") is made
+    with pytest.raises(KeyError, match="rank"):
+        made.tell("late")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("variants: [{words: [x], title: y}]\n", "a variant is"),
-        ("variants: [{words: [x], title: y, because: z, fix: [{change: {}}]}]\n", "a fix is"),
+        ("variants: [{title: y}]\n", "a variant has words"),
+        ("variants: [{name: x, words: [x], title: y}]\n", "a variant has words"),
+        ("variants: [{name: x, title: y, kind: nosuch}]\n", "'nosuch' is no kind"),
+        ("variants: [{words: [x], title: y, because: z, fix: [{change: {}}]}]\n", "a fix is a text"),
         ("traits: [nosuch]\n", "a trait is one of"),
     ],
 )

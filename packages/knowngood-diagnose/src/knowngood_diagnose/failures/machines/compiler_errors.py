@@ -271,20 +271,7 @@ def describe_compilation(incident: Incident, error: LastError) -> Incident | Non
 
 
 def _describe_limit(incident: Incident) -> Incident:
-    return replace(
-        incident,
-        title="torch.compile gives up: the same code is compiled anew for each new shape or value",
-        because=(
-            "Every new length, number or module for which the compiled code does not hold makes another "
-            "compilation, up to "
-            "a limit (torch._dynamo.config.recompile_limit), and fullgraph does not allow to go on without."
-        ),
-        fix=(
-            advise("Fewer shapes: rows padded to one length or to a multiple, dynamic=True (mark_dynamic)"),
-            advise("TORCH_LOGS=recompiles names what changes; a higher torch._dynamo.config.recompile_limit"),
-            advise(_OFF),
-        ),
-    )
+    return incident.tell("limit")
 
 
 def _describe_inner(incident: Incident, text: str) -> Incident | None:
@@ -294,24 +281,7 @@ def _describe_inner(incident: Incident, text: str) -> Incident | None:
     shown = shorten_text(inner["text"].strip(), _SHOWN_WORDS)
     if _FLEX.search(text):
         return _describe_flex(incident, shown)
-    return replace(
-        incident,
-        title=f"torch.compile fails inside torch's own compiler: {shown}",
-        because=(
-            "The error behind the class is one of the compiler itself (inductor), not of the program: this "
-            "release does not "
-            "compile an operation, a shape or a dtype of the model, or lacks something on this machine that "
-            "the words name."
-        ),
-        fix=(
-            advise(_OFF),
-            advise("Another torch with its own triton: a newer one first, where such defects are mended"),
-            advise(
-                "torch.compiler.disable on the layer that the trace names; backend='aot_eager' shows whether "
-                "it is inductor"
-            ),
-        ),
-    )
+    return incident.tell("inner", shown=shown)
 
 
 def describe_launcher(incident: Incident, error: LastError) -> Incident | None:
@@ -353,17 +323,7 @@ def describe_kernel_compilation(incident: Incident, error: LastError) -> Inciden
         return None
     where = f" in its step {stages[-1]}" if stages else ""
     what = f" the kernel {kernels[-1]}" if kernels else " a kernel"
-    return replace(
-        incident,
-        title=f"Triton cannot compile{what} for this GPU{where}",
-        because=(
-            "A pass of Triton's own compiler fails on code that another release, or another GPU, takes: the "
-            "kernel uses what "
-            "this GPU does not have (bfloat16 below compute capability 8.0, fp8 below 8.9, large blocks), or "
-            "this release has a "
-            "defect in that pass."
-        ),
-    )
+    return incident.tell("kernel-compilation", what=what, where=where)
 
 
 def _find_user_code(text: str) -> str:
@@ -375,45 +335,12 @@ def _find_user_code(text: str) -> str:
 
 
 def _describe_compiler(incident: Incident, name: str) -> Incident:
-    return replace(
-        incident,
-        title=f"torch.compile finds no C++ compiler: {name}",
-        kind=IncidentKind.SOURCE_BUILD,
-        component=OwnComponent.COMPILER,
-        because=(
-            f"Inductor writes C++ and calls {name} to compile it. On Windows that is cl.exe of Visual "
-            "Studio's build tools, "
-            "which is only on PATH in a console of those tools."
-        ),
-        fix=(
-            advise(
-                "Install the Build Tools for Visual Studio with C++, and start from the x64 Native Tools "
-                "prompt (or call "
-                "vcvarsall.bat x64 first); on Linux apt-get install g++"
-            ),
-            advise(_OFF),
-        ),
-    )
+    return incident.tell("compiler", name=name)
 
 
 def _describe_construct(incident: Incident, words: str, place: str) -> Incident:
     at = f" ({place})" if place else ""
-    return replace(
-        incident,
-        title=f"torch.compile cannot follow the code{at}: {shorten_text(words, _SHOWN_WORDS)}",
-        because=(
-            "Dynamo turns Python into a graph and stops at what it cannot follow; with fullgraph=True, or "
-            "inside of a layer "
-            "that must be one graph, that is an error and not a break in the graph."
-        ),
-        fix=(
-            advise("fullgraph=False, so that it goes on without compiling that part"),
-            advise(
-                "Take the construct out of the compiled part, or torch.compiler.disable on the function that has it"
-            ),
-            advise("A newer torch follows more"),
-        ),
-    )
+    return incident.tell("construct", at=at, words=shorten_text(words, _SHOWN_WORDS))
 
 
 def _describe_shapes(incident: Incident, call: str, text: str) -> Incident:
@@ -421,43 +348,8 @@ def _describe_shapes(incident: Incident, call: str, text: str) -> Incident:
     shown = shorten_text(reason["reason"] if reason else call, _SHOWN_WORDS)
     place = _find_user_code(text)
     at = f" ({place})" if place else ""
-    return replace(
-        incident,
-        title=f"An operation refuses its inputs while torch.compile traces it{at}: {shown}",
-        because=(
-            "Dynamo runs the code with tensors that have only a shape and a dtype. The call "
-            f"{shorten_text(call, _SHOWN_WORDS)} fails "
-            "with those: the shapes or dtypes do not fit there, as they would not without compiling, or the "
-            "operation has no "
-            "such rule."
-        ),
-        fix=(
-            advise(
-                "TORCHDYNAMO_DISABLE=1: when the same error comes without compiling, the shapes or dtypes are at fault"
-            ),
-            advise("When it runs without: a newer torch, or torch.compiler.disable on that function"),
-        ),
-    )
+    return incident.tell("shapes", at=at, shown=shown, call=shorten_text(call, _SHOWN_WORDS))
 
 
 def _describe_flex(incident: Incident, shown: str) -> Incident:
-    return replace(
-        incident,
-        title=f"FlexAttention cannot be compiled here: {shown}",
-        because=(
-            "FlexAttention is a kernel that torch.compile writes for these shapes, this mask and this GPU. "
-            "The compiler fails on "
-            "them: a length or a head size that changes or is no multiple of its block, what the mask "
-            "function captures, a "
-            "dtype, or the CPU are not taken by every release."
-        ),
-        fix=(
-            advise("A newer torch: FlexAttention takes more in each release"),
-            advise(
-                "Plain inputs: contiguous tensors of one dtype, lengths and head sizes padded to a multiple "
-                "of 128 (16), no "
-                "dynamic=True, and the mask function with tensors on the same device only"
-            ),
-            advise("Another attention: attn_implementation='sdpa' or 'flash_attention_2'"),
-        ),
-    )
+    return incident.tell("flex", shown=shown)

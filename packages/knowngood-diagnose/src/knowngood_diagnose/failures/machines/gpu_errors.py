@@ -43,28 +43,7 @@ def describe_kernel_owner(incident: Incident, error: LastError) -> Incident | No
         return None
     module = call["module"]
     owner = name_package(installed[0] if module in {"_C", "ops"} else module)
-    return replace(
-        incident,
-        title=f"{owner} was compiled without code for this GPU",
-        component=owner,
-        because=(
-            f"The line that failed calls a kernel of {owner} ({frame.short_file}: {frame.code}), not one of "
-            "torch: no kernel image in it is for this GPU. Its binary has "
-            "code for the architectures that were on the list when it was compiled, and this GPU is not among them."
-        ),
-        fix=(
-            advise(
-                f"Compile {owner} on this machine: TORCH_CUDA_ARCH_LIST=X.Y (python -c 'import torch; "
-                "print(torch.cuda.get_device_capability())') pip install --no-build-isolation "
-                f"--no-cache-dir --force-reinstall --no-deps --no-binary {owner} {owner}"
-            ),
-            advise(
-                f"A release or a wheel of {owner} that names this GPU; an old GPU may be below what its "
-                "kernels need at all"
-            ),
-            advise("The slower path of plain torch, where the model has one"),
-        ),
-    )
+    return incident.tell("kernel-owner", owner=owner, short_file=frame.short_file, code=frame.code)
 
 
 _REASON = lazy_pattern(
@@ -128,7 +107,7 @@ def describe_disabled_backends(incident: Incident, error: LastError) -> Incident
     if not reasons:
         return None
     shown = "; ".join(shorten_text(reason, _SHOWN) for reason in list(reasons)[:4])
-    return replace(incident, because=f"{incident.because} Here it left out: {shown}.")
+    return incident.tell("disabled-backends", shown=shown)
 
 
 _KERNEL_ERROR = lazy_pattern(r"^(?:triton\.compiler\.\S*)?CompilationError: at \d+:\d+:")
@@ -207,9 +186,8 @@ def describe_without_cuda(incident: Incident, error: LastError) -> Incident | No
         incident,
         title=f"This is a Mac, which has no CUDA: {incident.title[:1].lower()}{incident.title[1:]}",
         because=(
-            "The paths in the log (/Users, macosx) are those of a Mac. It has no NVIDIA GPU, so that what "
-            "needs CUDA, such as "
-            "quantization in 8 and 4 bits by older releases of bitsandbytes, cannot run there."
+            "The paths in the log (/Users, macosx) are those of a Mac. It has no NVIDIA GPU, so that what needs "
+            "CUDA, such as quantization in 8 and 4 bits by older releases of bitsandbytes, cannot run there."
         ),
         fix=(
             advise(

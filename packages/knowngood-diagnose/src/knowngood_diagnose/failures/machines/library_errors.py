@@ -90,9 +90,8 @@ def _describe_symbol(symbol: str, version: str) -> BuildReason:
             component=OwnComponent.GLIBC,
             title=f"The linker works with an older C library than a library was built with ({version})",
             because=(
-                f"{symbol} is a symbol of the system's C library with its version. The compiler "
-                "(conda's, with a sysroot of its "
-                "own) links against an older one than the library that it joins."
+                f"{symbol} is a symbol of the system's C library with its version. The compiler (conda's, with a "
+                "sysroot of its own) links against an older one than the library that it joins."
             ),
             fixes=(
                 (
@@ -149,9 +148,8 @@ def _describe_library(name: str) -> BuildReason:
             component=OwnComponent.DRIVER,
             title=f"The linker does not find lib{name}, which comes with the driver",
             because=(
-                f"-l{name} wants a file lib{name}.so. The driver brings only lib{name}.so.1, and a container "
-                "gets it from "
-                "the host; the CUDA toolkit has a stub of it for building."
+                f"-l{name} wants a file lib{name}.so. The driver brings only lib{name}.so.1, and a container gets it "
+                "from the host; the CUDA toolkit has a stub of it for building."
             ),
             fixes=(
                 "LIBRARY_PATH=/usr/local/cuda/lib64/stubs (in conda $CONDA_PREFIX/lib/stubs) while it builds",
@@ -163,10 +161,9 @@ def _describe_library(name: str) -> BuildReason:
             component=OwnComponent.CUDA,
             title=f"The linker does not find -l{name}: the CUDA toolkit's libraries are not where it looks",
             because=(
-                f"Compiling went well; then the linker looked for lib{name}.so in the folders that -L names and in the "
-                "system's. The toolkit is installed without it (only nvcc, or only the wheels of torch, "
-                "whose libraries have "
-                "names with a number), or in a folder that is not among them (lib64 of CUDA_HOME)."
+                f"Compiling went well; then the linker looked for lib{name}.so in the folders that -L names and in "
+                "the system's. The toolkit is installed without it (only nvcc, or only the wheels of torch, whose "
+                "libraries have names with a number), or in a folder that is not among them (lib64 of CUDA_HOME)."
             ),
             fixes=(
                 (
@@ -217,9 +214,8 @@ def _describe_nvcc(words: str) -> BuildReason:
         component=OwnComponent.CUDA,
         title=f"nvcc refuses how it is called: {words}",
         because=(
-            "nvcc stops before it compiles: the options that the build gives it are not those that this "
-            "release of the CUDA "
-            "toolkit takes, or its own configuration and host compiler are not as it needs them."
+            "nvcc stops before it compiles: the options that the build gives it are not those that this release of "
+            "the CUDA toolkit takes, or its own configuration and host compiler are not as it needs them."
         ),
         fixes=(
             (
@@ -262,35 +258,15 @@ def describe_clash(incident: Incident, error: LastError) -> Incident | None:
     of_system = path.startswith(_SYSTEM) and not of_wheels
     if of_system:
         because = (
-            f"{path} was loaded, which is not that of torch's own wheels: LD_LIBRARY_PATH or the linker's "
-            "list has its folder. It "
-            f"and the {needed} that is loaded already are of two releases."
+            f"{path} was loaded, which is not that of torch's own wheels: LD_LIBRARY_PATH or the linker's list has "
+            f"its folder. It and the {needed} that is loaded already are of two releases."
         )
     else:
         because = (
-            f"{path} asks {needed} for {symbol}. The {needed} that the loader found first is another one, of "
-            "an older toolkit in "
-            "LD_LIBRARY_PATH, of conda, of the system, or loaded by another package (TensorFlow) before."
+            f"{path} asks {needed} for {symbol}. The {needed} that the loader found first is another one, of an older "
+            "toolkit in LD_LIBRARY_PATH, of conda, of the system, or loaded by another package (TensorFlow) before."
         )
-    return replace(
-        incident,
-        title=f"{stated['file']} and {needed} in this process are of two releases: {symbol} is missing",
-        because=because,
-        fix=(
-            advise(
-                "unset LD_LIBRARY_PATH (or take the folders of CUDA out of it), so that torch finds the "
-                "libraries of its own wheels"
-            ),
-            advise(
-                f"find / -name '{needed}*' shows which there are; the folder site-packages/nvidia/*/lib "
-                "first when the variable must stay"
-            ),
-            advise(
-                "Reinstall torch with all of its nvidia-* wheels in a fresh environment; pip check names "
-                "those that do not fit"
-            ),
-        ),
-    )
+    return replace(incident.tell("clash", file=stated["file"], needed=needed, symbol=symbol), because=because)
 
 
 _BUILT_FOR = lazy_pattern(
@@ -323,10 +299,9 @@ def describe_xformers(incident: Incident, error: LastError) -> Incident | None:
         title=f"xformers was built for torch {stated['wanted']}, and {stated['there']} is installed",
         component="torch" if of_cpu else "xformers",
         because=(
-            "The warning states both. "
-            f"{'This torch is a build for CPUs, without CUDA. ' if of_cpu else ''}An extension of torch is "
-            "loaded only by the very release it was built with; without it xformers has no kernels, and "
-            "callers fall back or fail later."
+            f"The warning states both. {'This torch is a build for CPUs, without CUDA. ' if of_cpu else ''}An "
+            "extension of torch is loaded only by the very release it was built with; without it xformers has no "
+            "kernels, and callers fall back or fail later."
         ),
         fix=(advise(fix), *incident.fix[1:]),
     )
@@ -420,9 +395,8 @@ def _describe_driver_library(incident: Incident, error: LastError, file: str) ->
         ),
         fix=(
             advise(
-                "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH under WSL; elsewhere the folder "
-                "that find / -name "
-                "'libcuda.so*' shows, and ldconfig"
+                "export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH under WSL; elsewhere the folder that find "
+                "/ -name 'libcuda.so*' shows, and ldconfig"
             ),
             advise(f"ln -s libcuda.so.1 {file} in that folder, when only the file with the number is there"),
             advise("In a container: --gpus all and the nvidia-container-toolkit"),

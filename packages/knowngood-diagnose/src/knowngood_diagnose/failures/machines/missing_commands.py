@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.logs.trouble_signs import TAKES_AWAY, find_lost_file, find_vanished_file
 from knowngood_diagnose.failures.names.atlas_shelf import upgrade_package
-from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
+from knowngood_diagnose.failures.names.message_causes import (
+    MessageCause,
+    describe_callers,
+    describe_traceback,
+    shorten_text,
+)
 from knowngood_diagnose.failures.names.name_situation import advise
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 
@@ -133,9 +138,7 @@ def explain_vanished_file(error: LastError) -> MessageCause | None:
         "there shortly before: mostly every rank of the run saves to one folder, or cleans it up, and another one was "
         "faster. The program itself may also have removed it, or a second run works in the same folder."
     )
-    own = next((item for item in reversed(error.frames) if not item.installed and item is not frame), None)
-    if own is not None:
-        because += f" What leads there is {own.parts[-1]}.py, line {own.line}."
+    because += describe_callers(error.frames[: error.frames.index(frame)])
     fixes = [
         advise(
             "Save in one process only: if trainer.is_world_process_zero(), accelerator.is_main_process, or the rank is "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.name_situation import advise
-from knowngood_facts.compat.incident import Incident, IncidentKind, OwnComponent
+from knowngood_facts.compat.incident import Incident
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,144 +42,36 @@ _VIRTUAL = (
 """How addresses begin that belong to one machine only."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Words:
-    """Words of NCCL, and what they mean."""
-
-    words: re.Pattern[str]
-    title: str
-    """With fields for the groups of the pattern."""
-    because: str
-    fixes: tuple[str, ...]
-    component: str = OwnComponent.NCCL
-
-
-_FAMILIES = (
-    _Words(
-        words=lazy_pattern(r"Bootstrap Root : rank (?P<rank>\d+) of (?P<ranks>\d+) ranks has already checked in"),
-        title="Two processes call themselves rank {rank} of {ranks}",
-        because=(
-            "Every process must have a rank of its own. Two came with the same one: the same --node_rank (or "
-            "--machine_rank) on "
-            "two machines, a launcher within a launcher (srun and torchrun, each with tasks for all GPUs), "
-            "or two jobs that "
-            "share one address and port."
-        ),
-        fixes=(
-            "Another --node_rank on each machine, and the same --nnodes and --nproc_per_node on all",
-            (
-                "Under Slurm: one task a node with torchrun (--ntasks-per-node=1), or one task a GPU without it, "
-                "whose RANK is SLURM_PROCID"
-            ),
-            "A MASTER_PORT of its own for each job; end what is left of an earlier one",
-        ),
-        component=OwnComponent.YOUR_CODE,
+OWN_WORDS = {
+    "same-rank": lazy_pattern(r"Bootstrap Root : rank (?P<rank>\d+) of (?P<ranks>\d+) ranks has already checked in"),
+    "other-counts": lazy_pattern(
+        r"Bootstrap Root : mismatch in (?:rank count|info) from procs?,? ?(?P<counts>[^\n]{1,80})"
     ),
-    _Words(
-        words=lazy_pattern(r"Bootstrap Root : mismatch in (?:rank count|info) from procs?,? ?(?P<counts>[^\n]{1,80})"),
-        title="The processes do not agree on how many they are: {counts}",
-        because=(
-            "Processes of different jobs, or started with different numbers of machines or GPUs, met at the "
-            "same address and port."
-        ),
-        fixes=(
-            "The same --nnodes, --nproc_per_node and world size on all machines",
-            "A MASTER_PORT of its own for each job; end what is left of an earlier one",
-        ),
-        component=OwnComponent.YOUR_CODE,
+    "other-releases": lazy_pattern(
+        r"Mismatched NCCL version detected : rank (?P<a>\d+) version (?P<one>\d+) rank (?P<b>\d+) "
+        r"version (?P<other>\d+)"
     ),
-    _Words(
-        words=lazy_pattern(
-            r"Mismatched NCCL version detected : rank (?P<a>\d+) version (?P<one>\d+) rank (?P<b>\d+) "
-            r"version (?P<other>\d+)"
-        ),
-        title="The ranks run different releases of NCCL: rank {a} {one}, rank {b} {other}",
-        because=(
-            "All ranks of a job must load the same release of NCCL, which comes with torch's wheels "
-            "(nvidia-nccl), or from LD_LIBRARY_PATH."
-        ),
-        fixes=(
-            (
-                "The same image or environment on all machines (python -c 'import torch; "
-                "print(torch.cuda.nccl.version())')"
-            ),
-            "unset LD_LIBRARY_PATH and LD_PRELOAD where they bring another libnccl.so.2",
-        ),
+    "other-operations": lazy_pattern(
+        r"[Mm]essage truncated : (?:received|receiving) (?P<got>[\d,]+) bytes instead of (?P<wanted>[\d,]+)"
     ),
-    _Words(
-        words=lazy_pattern(
-            r"[Mm]essage truncated : (?:received|receiving) (?P<got>[\d,]+) bytes instead of (?P<wanted>[\d,]+)"
-        ),
-        title="Two ranks are in different operations: {got} bytes came where {wanted} were expected",
-        because=(
-            "The ranks do not call the same collective operations with the same sizes: one has other "
-            "parameters, another batch, or "
-            "has left out a step; or they were started with other settings of NCCL (NCCL_PROTO, NCCL_ALGO), "
-            "or another release of it."
-        ),
-        fixes=(
-            (
-                "The same number of steps and of parameters with gradients on every rank (an empty batch, "
-                "experts that get no token, a branch taken on one rank only)"
-            ),
-            "The same environment on all machines: NCCL's variables and its release",
-        ),
-        component=OwnComponent.YOUR_CODE,
+    "no-multicast": lazy_pattern(r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory[^\n]{0,120}"),
+    "lost-connection": lazy_pattern(
+        r"(?:call to|Call to) (?:recv|send|write|read)[^\n]{0,60}(?:failed|returned)[ "
+        r":]+(?P<how>Connection (?:reset by peer|refused|timed out)|Broken pipe|No route to host)"
     ),
-    _Words(
-        words=lazy_pattern(r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory[^\n]{0,120}"),
-        title="NCCL cannot make NVLink's multicast memory",
-        because=(
-            "NVLS wants a running fabric manager of the driver's release, a driver that has it, and all GPUs "
-            "of the machine in the "
-            "container."
-        ),
-        fixes=(
-            "NCCL_NVLS_ENABLE=0",
-            "systemctl status nvidia-fabricmanager on the host: running, and of the driver's release",
-        ),
-        component=OwnComponent.DRIVER,
-    ),
-    _Words(
-        words=lazy_pattern(
-            r"(?:call to|Call to) (?:recv|send|write|read)[^\n]{0,60}(?:failed|returned)[ "
-            r":]+(?P<how>Connection (?:reset by peer|refused|timed out)|Broken pipe|No route to host)"
-        ),
-        title="NCCL lost the connection to another rank: {how}",
-        because=(
-            "The rank at the other end of this connection ended, or a device between the machines dropped "
-            "it. Every rank that is "
-            "left says this, so the first error of any other rank is the cause; without one it is the network."
-        ),
-        fixes=(
-            (
-                "Look for the first traceback, or Killed, of any rank: torchrun --log-dir DIR --redirects 3 "
-                "keeps the output of each"
-            ),
-            "Without one: the interface (NCCL_SOCKET_IFNAME), its MTU, and firewalls that drop idle connections",
-        ),
-    ),
-)
-_OWN_WORDS = lazy_pattern(r"NCCL WARN [^\n]{1,600}|Last error: ?[^\n]{0,300}(?:\n[^\n]{1,600})?")
+}
+"""The name of a variant of the incident -> the words of NCCL that show it, with groups for the fields."""
+_OWN_LINES = lazy_pattern(r"NCCL WARN [^\n]{1,600}|Last error: ?[^\n]{0,300}(?:\n[^\n]{1,600})?")
 """The lines in which NCCL says why it fails; those with INFO tell what it does."""
-_PASSING = "NCCL lost the connection"
 
 
 def describe_nccl(incident: Incident, error: LastError) -> Incident | None:
     """What NCCL's words say of the failure; `None` where they say no more than its kind."""
     text = error.log_end.decode("utf-8", "replace")
-    own = "\n".join(match[0] for match in _OWN_WORDS.finditer(text))
-    for family in _FAMILIES:
-        if stated := family.words.search(own):
-            title = family.title.format(**{name: value or "" for name, value in stated.groupdict().items()})
-            return replace(
-                incident,
-                title=title,
-                kind=incident.kind if title.startswith(_PASSING) else IncidentKind.CONFIG,
-                component=family.component,
-                because=f"NCCL says so in its own words. {family.because}",
-                fix=tuple(advise(fix) for fix in family.fixes),
-            )
+    own = "\n".join(match[0] for match in _OWN_LINES.finditer(text))
+    for name, words in OWN_WORDS.items():
+        if stated := words.search(own):
+            return incident.tell(name, **{key: value or "" for key, value in stated.groupdict().items()})
     return _describe_returned(incident, text)
 
 
@@ -192,41 +84,20 @@ def describe_unreached(incident: Incident, error: LastError) -> Incident | None:
     whose = next((name for begin, name in _VIRTUAL if address.startswith(begin)), "")
     if whose:
         because = (
-            f"The other rank told NCCL this address, which is that of {whose}. It counts on one machine "
-            "only: NCCL chose the "
-            "wrong one of the interfaces that the machines have."
+            f"The other rank told NCCL this address, which is that of {whose}. It counts on one machine only: NCCL "
+            "chose the wrong one of the interfaces that the machines have."
         )
     elif "refused" in reason:
         because = (
-            "The machine answers, and nothing listens on that port: the rank there has ended already (its "
-            "own error comes "
-            "first), or a firewall refuses the ports, which NCCL chooses at random."
+            "The machine answers, and nothing listens on that port: the rank there has ended already (its own error "
+            "comes first), or a firewall refuses the ports, which NCCL chooses at random."
         )
     else:
         because = (
-            "No connection came about: a firewall between the machines drops the ports, which NCCL chooses "
-            "at random, or the "
-            "address is that of an interface which the other machine cannot reach."
+            "No connection came about: a firewall between the machines drops the ports, which NCCL chooses at "
+            "random, or the address is that of an interface which the other machine cannot reach."
         )
-    return replace(
-        incident,
-        title=f"NCCL cannot connect to another rank at {address}: {reason}",
-        kind=IncidentKind.CONFIG,
-        because=because,
-        fix=(
-            advise(
-                "NCCL_SOCKET_IFNAME=NAME on each machine, the interface by which they reach each other (ip "
-                "addr shows the one with "
-                "the right address; ^lo,docker0 leaves those out)"
-            ),
-            advise(
-                "Open all ports between the machines, in the firewall and in the container (--network=host): "
-                "MASTER_PORT alone is "
-                "not enough. net.ipv4.ip_local_port_range narrows the ports where only some can be opened"
-            ),
-            advise("Look for an error of the other rank that came before"),
-        ),
-    )
+    return replace(incident.tell("unreached", address=address, reason=reason), because=because)
 
 
 def _describe_returned(incident: Incident, text: str) -> Incident | None:
@@ -241,22 +112,7 @@ def _describe_returned(incident: Incident, text: str) -> Incident | None:
     shown = f" ({errno})" if errno else ""
     if not of_socket and first["code"] != "2":
         return None
-    return replace(
-        incident,
-        title=f"NCCL's {first['file']} returned a {kind}{shown}: the ranks do not reach each other",
-        kind=IncidentKind.CONFIG,
-        because=(
-            "NCCL prints the calls through which an error comes back, the innermost first. It arose where a "
-            "rank connects to the "
-            "others, before anything was exchanged: a firewall, an interface that the others cannot reach, "
-            "or a rank that never came."
-        ),
-        fix=(
-            advise("NCCL_SOCKET_IFNAME=NAME on each machine, the interface by which they reach each other"),
-            advise("Open all ports between the machines, in the firewall and in the container (--network=host)"),
-            advise("All ranks started at once, with the same world size; the first error of any other rank"),
-        ),
-    )
+    return incident.tell("returned", file=first["file"], kind=kind, shown=shown)
 
 
 def describe_duplicate(incident: Incident, error: LastError) -> Incident | None:
@@ -266,23 +122,10 @@ def describe_duplicate(incident: Incident, error: LastError) -> Incident | None:
         return None
     sizes = [int(match[1]) for match in _PARALLEL.finditer(text)]
     wanted = math.prod(sizes) if sizes else 0
-    return replace(
-        incident,
-        because=(
-            f"{incident.because} The engine starts its processes itself"
-            + (f": the sizes in the command want {wanted} GPUs." if wanted > 1 else ".")
-        ),
-        fix=(
-            advise(
-                "CUDA_VISIBLE_DEVICES with as many GPUs as tensor x pipeline x data parallel size"
-                + (f" ({wanted})" if wanted > 1 else "")
-                + ", or smaller sizes; no CUDA_VISIBLE_DEVICES that is set again for each process"
-            ),
-            advise(
-                "A newer release of the engine, when enough GPUs are visible: older ones put data-parallel ranks "
-                "on the same one"
-            ),
-        ),
+    return incident.tell(
+        "duplicate",
+        wanted_gpus=f": the sizes in the command want {wanted} GPUs." if wanted > 1 else ".",
+        count=f" ({wanted})" if wanted > 1 else "",
     )
 
 
@@ -387,22 +230,7 @@ def _describe_late(incident: Incident, text: str, waits: Sequence[RankWait]) -> 
     busy = _find_busy(text)
     if busy is not None:
         doing, fix = busy
-        return replace(
-            incident,
-            title=f"Ranks waited {first.timeout} seconds for one that was still {doing}",
-            because=(
-                f"The last thing that the log shows before it is that a rank was {doing}; the others waited in "
-                f"{first.operation} until the timeout."
-            ),
-            fix=(
-                advise(fix),
-                advise(
-                    f"A longer timeout than {first.timeout} s: ddp_timeout=7200 of TrainingArguments, "
-                    "init_process_group(timeout=...)"
-                ),
-                advise("Look for the first traceback, or Killed, of any rank"),
-            ),
-        )
+        return incident.tell("late", timeout=first.timeout, doing=doing, operation=first.operation, fix=fix)
     missing = _find_missing(text, waits)
     if missing:
         names = ", ".join(map(str, missing[:8]))
@@ -437,47 +265,20 @@ def _describe_same(incident: Incident, waits: Sequence[RankWait]) -> Incident | 
     if 0 < first.number <= _FIRST:
         return None
     if 0 <= first.size <= _TINY or first.operation == "BARRIER":
-        return replace(
-            incident,
-            title=f"Ranks waited {first.timeout} seconds at a barrier or for a single number ({first.operation})",
-            because=(
-                f"The operation {first.number or ''} exchanges {max(first.size, 0)} elements: it is only "
-                "there to wait for all, or to "
-                "agree on a loss or a length. So the network was not busy: one rank was late (saving, "
-                "evaluating, tokenizing, a "
-                "slow reward or a longer row), ended, or did one step less than the others."
-            ),
-            fix=(
-                advise("Look for the first traceback of any rank, and for what each rank printed last"),
-                advise(
-                    "The same number of steps on every rank: drop_last, rows divided evenly, no step left "
-                    "out on one rank"
-                ),
-                advise(f"A longer timeout than {first.timeout} s (ddp_timeout=7200), when a rank is only slow"),
-            ),
+        return incident.tell(
+            "barrier",
+            timeout=first.timeout,
+            operation=first.operation,
+            number=first.number or "",
+            size=max(first.size, 0),
         )
-    return replace(
-        incident,
-        title=f"All ranks seen here wait in the same {first.operation} (number {first.number}) and it does not end",
-        because=(
-            f"After {max(first.number - 1, 0)} operations that went well, ranks "
-            f"{', '.join(str(wait.rank) for wait in waits[:8])} wait in "
-            f"the same one{_show_size(first.size)}. Either a rank that the log "
-            "does not show did not come "
-            "(it ended, or had fewer batches), or the transfer itself hangs: a link between GPUs or "
-            "machines, or a GPU that failed."
-        ),
-        fix=(
-            advise("Look for the first traceback of any rank that is not in this log, and dmesg for Xid lines"),
-            advise(
-                "NCCL_P2P_DISABLE=1 (between GPUs) or NCCL_IB_DISABLE=1 (between machines) for a trial: when "
-                "it then runs, that way is broken"
-            ),
-            advise(
-                "The same number of batches on every rank, and the same parameters with gradients (DDP: "
-                "find_unused_parameters; experts that get no token)"
-            ),
-        ),
+    return incident.tell(
+        "same",
+        operation=first.operation,
+        number=first.number,
+        before=max(first.number - 1, 0),
+        waits=", ".join(str(wait.rank) for wait in waits[:8]),
+        size=_show_size(first.size),
     )
 
 
@@ -494,28 +295,7 @@ def _describe_differing(incident: Incident, waits: Sequence[RankWait]) -> Incide
         f"rank {', '.join(map(str, ranks[:4]))} in {way[0]}{_show_size(way[1])} (number {way[2]})"
         for way, ranks in ((one, first), (other, second))
     ]
-    return replace(
-        incident,
-        title=f"The ranks are in different operations: {shown[0]}, {shown[1]}",
-        because=(
-            "Every rank must call the same operations in the same order. Here they do not, so each waits for "
-            "partners that never come: "
-            "one rank had another number of batches, left out a layer that its batch does not use (a row "
-            "without an image, experts "
-            "that get no token), ran an evaluation or a save alone, or failed and went on."
-        ),
-        fix=(
-            advise(
-                "The same way through the model on every rank: dummy inputs where a batch lacks a part, no "
-                "`if rank == 0` around an operation of all"
-            ),
-            advise("The same number of batches: drop_last=True, even_batches, rows divided evenly"),
-            advise(
-                "Look for the first traceback of any rank; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (flight "
-                "recorder) shows where each was"
-            ),
-        ),
-    )
+    return incident.tell("differing", one=shown[0], other=shown[1])
 
 
 def _show_size(size: int) -> str:

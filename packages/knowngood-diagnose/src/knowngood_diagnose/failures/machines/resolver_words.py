@@ -105,10 +105,8 @@ def describe_resolution(incident: Incident, error: LastError) -> Incident | None
         title=f"No release of {name} suits both: {one.text}, {other.text}",
         component=_name_side(block, one, other),
         because=(
-            f"The requirements conflict, as the resolver's own lines say: {one.text}, and {other.text}. No "
-            f"release of {name} is in both "
-            "ranges, so the two "
-            "cannot be in one environment as they are asked for."
+            f"The requirements conflict, as the resolver's own lines say: {one.text}, and {other.text}. No release of "
+            f"{name} is in both ranges, so the two cannot be in one environment as they are asked for."
         ),
         fix=(
             *_fixes_of(one, other),
@@ -140,26 +138,7 @@ def _describe_only_wanted(incident: Incident, demands: Sequence[ResolverDemand])
     if len(names) != 1 or len(demands) < 2 or any(demand.range for demand in demands):
         return None
     name = names.pop()
-    return replace(
-        incident,
-        title=f"pip finds nothing of {name} that it could install here",
-        component=name,
-        because=(
-            f"Every line asks for {name}, in any release, and still there is a conflict: the index in use "
-            "has no file of it for this "
-            "Python and platform (packages with kernels have none for Windows, macOS or new Pythons), or "
-            "does not have it at all."
-        ),
-        fix=(
-            advise(
-                f"pip download --no-deps {name} shows why; a Python and a platform (Linux, WSL) for which it has wheels"
-            ),
-            advise(
-                "From its project's own address, when it is not on the index (pip install git+...), or "
-                f"without what asks for {name}"
-            ),
-        ),
-    )
+    return incident.tell("only-wanted", name=name)
 
 
 def find_conflict(demands: Sequence[ResolverDemand]) -> tuple[ResolverDemand, ResolverDemand] | None:
@@ -240,68 +219,27 @@ def _describe_absence(incident: Incident, flat: str) -> Incident | None:
     if wheel := _UV_WHEEL.search(flat):
         name = canonicalize_name(_plain(wheel["name"]))
         what = wheel["what"] or "platform"
-        return replace(
-            incident,
-            title=f"{name}{wheel['range'] or ''} has no wheel for this {what}",
-            component=OwnComponent.PYTHON if "python" in what.lower() else name,
-            because=(
-                f"The resolver's own lines say it: the wheels of {name} are for other {what}s"
-                f"{' than ' + wheel['tag'] if wheel['tag'] else ''}, and it has no source to build."
-            ),
-            fix=(
-                advise(
-                    f"The Python and the platform for which {name} has wheels (uv venv --python 3.12; Linux "
-                    "for most packages with CUDA)"
-                ),
-                advise(
-                    f"Another release of {name}, or leave it out where nothing needs it (an extra, a marker "
-                    "such as sys_platform == 'linux')"
-                ),
-            ),
+        return incident.tell(
+            "no-wheel",
+            name=name,
+            range=wheel["range"] or "",
+            what=what,
+            tag=" than " + wheel["tag"] if wheel["tag"] else "",
+            at_fault=OwnComponent.PYTHON if "python" in what.lower() else name,
         )
     if python := _UV_PYTHON.search(flat):
-        return replace(
-            incident,
-            title=f"The Python is {python['python']}, and a requirement wants Python{python['wanted']}",
-            component=OwnComponent.PYTHON,
-            because="A package that is asked for declares which Pythons it takes, and this one is not among them.",
-            fix=(
-                advise(
-                    f"A Python that is {python['wanted']}: uv venv --python VERSION, or conda create python=VERSION"
-                ),
-                advise(
-                    "An older or newer release of the package, made for this Python; requires-python of the "
-                    "project no wider than its packages'"
-                ),
-            ),
-        )
+        return incident.tell("other-python", python=python["python"], wanted=python["wanted"])
     absent = _UV_ABSENT.search(flat)
     if absent is None:
         return None
     name = canonicalize_name(_plain(absent["name"] or absent["absent"]))
     wanted = absent["range"] or absent["version"] or ""
-    is_pinned = wanted.startswith("==")
-    return replace(
-        incident,
-        title=f"There is no release of {name} that is {wanted or 'on the index in use'}",
-        component=name if is_pinned else OwnComponent.YOUR_CODE,
-        because=(
-            f"The resolver's own lines say it: it found no {name}{wanted} where it looked. Nightly builds "
-            "and builds with a local part "
-            "(+cu128, +commit) are on an index of their own and are deleted after a while; uv looks for a "
-            "package only in the first "
-            "index that has it."
-        ),
-        fix=(
-            advise(
-                f"A release of {name} that there is, and a release of what asks for it (a final one in the "
-                "place of a nightly)"
-            ),
-            advise(
-                "The index that has it: --extra-index-url with --index-strategy unsafe-best-match, or "
-                "[[tool.uv.index]] for that package"
-            ),
-        ),
+    return incident.tell(
+        "no-release",
+        name=name,
+        asked=wanted or "on the index in use",
+        wanted=wanted,
+        at_fault=name if wanted.startswith("==") else OwnComponent.YOUR_CODE,
     )
 
 
@@ -337,60 +275,24 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
     if others and (there == ["none"] or _has(wanted, others["versions"])):
         exact = re.escape(wanted.removeprefix("==")) if wanted.startswith("==") else ""
         bound = re.search(rf"{exact} Requires-Python ([<>=!~\d.,* ]{{3,40}})", others["versions"])
-        return replace(
-            incident,
-            title=f"{name}{wanted} is for another Python{f' ({bound[1].strip(chr(32) + chr(44))})' if bound else ''}",
-            component=OwnComponent.PYTHON,
-            because=(
-                "pip says that it left these releases out, since they require a different Python than the one "
-                "that runs."
-            ),
-            fix=(
-                advise(
-                    "A Python in that range: conda create python=VERSION, uv venv --python VERSION, or "
-                    "another base image"
-                ),
-                advise(
-                    f"A release of {name} that takes this Python: "
-                    f"{', '.join(there[-3:]) if there != ['none'] else 'an older one'}"
-                ),
-            ),
+        return incident.tell(
+            "other-python",
+            name=name,
+            wanted=wanted,
+            bound=f" ({bound[1].strip(chr(32) + chr(44))})" if bound else "",
+            others=", ".join(there[-3:]) if there != ["none"] else "an older one",
         )
     if there == ["none"]:
-        return replace(
-            incident,
-            title=f"pip finds no release of {name} at all",
-            because=(
-                f"Behind `from versions` is none: the index in use has no file of {name} for this Python and "
-                "platform, it has not "
-                "got the package (a mirror, an --index-url of torch's wheels alone, a name that is written "
-                "differently), or the network does not reach it."
-            ),
-            fix=(
-                advise(f"pip index versions {name}; without --index-url, or with --extra-index-url in its place"),
-                advise(
-                    "python --version and the platform: packages with kernels mostly have wheels for Linux "
-                    "and for Pythons of the last years"
-                ),
-            ),
-        )
+        return incident.tell("no-release", name=name)
     newest = there[-1]
-    return replace(
-        incident,
-        title=f"There is no {name}{wanted} here: pip finds {there[0]} to {newest}",
-        because=(
-            f"pip lists what there is of {name} for this Python, platform and index, and "
-            f"{wanted or 'what was asked for'} is not in it: "
-            "it was never released there or withdrawn, has no wheel for this Python or platform, or is on "
-            "another index (builds such as +cu128)."
-        ),
-        fix=(
-            advise(f"One of those that are there: {', '.join(there[-4:])}"),
-            advise(
-                f"The Python and the platform for which {name}{wanted} has wheels; --extra-index-url of "
-                "torch's index for builds with +cuNNN"
-            ),
-        ),
+    return incident.tell(
+        "not-there",
+        name=name,
+        wanted=wanted,
+        there=there[0],
+        newest=newest,
+        asked_for=wanted or "what was asked for",
+        last=", ".join(there[-4:]),
     )
 
 
@@ -407,21 +309,8 @@ def _describe_file(incident: Incident, file: str) -> Incident | None:
     python = (
         f"Python {digits[0]}.{digits[1:]}" if tags["python"].startswith("cp") and len(digits) > 1 else tags["python"]
     )
-    return replace(
-        incident,
-        title=f"The file {file} is for {python} on {tags['platform']}, which this is not",
-        because=(
-            f"The last three parts of a wheel's name say where it installs: {tags['python']} (the Python), "
-            f"{tags['abi']} (its binary "
-            f"interface) and {tags['platform']} (the system). pip takes none that differs in one of them."
-        ),
-        fix=(
-            advise(
-                "python --version, and the platform with python -m pip debug --verbose: the wheel with "
-                "exactly those tags"
-            ),
-            advise(f"An environment with {python}, when there is no other wheel"),
-        ),
+    return incident.tell(
+        "wheel-of-other", file=file, python=python, platform=tags["platform"], tag=tags["python"], abi=tags["abi"]
     )
 
 
@@ -518,10 +407,9 @@ def describe_unbuilt(incident: Incident, error: LastError) -> Incident | None:
         title=f"{named} has no wheel for {where}, and did not build",
         component=name,
         because=(
-            f"pip took the sources of {name}, because this release of it has no ready wheel for {where}. "
-            "An older release that another package pins mostly has none for a newer Python. Compiling it "
-            "then failed, for want of a "
-            "compiler, cmake or a library, or because its sources are older than this Python."
+            f"pip took the sources of {name}, because this release of it has no ready wheel for {where}. An older "
+            "release that another package pins mostly has none for a newer Python. Compiling it then failed, for "
+            "want of a compiler, cmake or a library, or because its sources are older than this Python."
         ),
         fix=(
             advise(

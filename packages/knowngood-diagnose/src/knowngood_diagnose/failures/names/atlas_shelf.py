@@ -239,7 +239,9 @@ def find_other_homes(lookup: AtlasLookup, dotted: str, presence: NamePresence, w
     missing = where & ~presence.present
     homes: dict[str, int] = {}
     for home, mask in lookup.definitions_of(name):
-        if home not in presence.homes and mask & missing and not home.partition(":")[0].startswith("@"):
+        place = home.partition(":")[0]
+        stands_in = place.startswith("@") or ".dummy_" in place  # such as transformers.utils.dummy_pt_objects
+        if home.replace(":", ".") != dotted and mask & missing and not stands_in:
             homes[home] = homes.get(home, 0) | (mask & missing)
     best = sorted(
         homes,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
-from knowngood_diagnose.failures.names.name_situation import place_of_version
+from knowngood_diagnose.failures.names.name_situation import advise, place_of_version
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ _AVAILABLE = lazy_pattern(
     r"\bnot (?:\w+\.)*_?is_(?P<name>\w+?)_available\(\)|\bnot (?:\w+\.)?(?:_?HAS|USE)_(?P<flag>[A-Z_]+?)(?:_BACKEND)?\b"
 )
 _MOST_WORDS = 3
+PASS_ON = frozenset(("torch", "ray", "joblib", "click", "hydra", "fire", "torchrun", "decorator", "tenacity"))
+"""Packages that only pass a call on, or raise for what they are given."""
 _SHOWN_CODE = 100
 
 
@@ -174,7 +176,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
             mask |= other.mask
     version = next(iter(reversed(versions.get(package, ()))), "")
     missing = find_missing_package(text, row.condition, package, shelf)
-    caller = _calling_frame(error.frames)
+    package_frame, caller = find_callers(error.frames)
     title = (
         f"{package} refuses to go on: {shorten_text(text, 140)}"
         if text
@@ -186,9 +188,11 @@ def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
     because.append(
         f"Of the releases that were read ({match.releases[0]} to {match.releases[-1]}) these say it: {spans}."
     )
-    if caller is not None:
-        because.append(describe_calling_line(caller))
     fixes = list(_fixes(match, mask, text, version, missing, caller))
+    asker = package_frame.installed[0] if package_frame is not None else ""
+    if asker and not (missing or shelf.owner(asker)):
+        passing = shelf.distribution_of(asker) or asker
+        fixes.insert(0, advise(f"A newer {passing}, which passes what this {package} takes"))
     component: str = package
     kind = IncidentKind.CONFIG
     if missing:
@@ -202,7 +206,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
         kind=kind,
         severity=IncidentSeverity.FAILURE,
         component=component,
-        because=" ".join(because),
+        because=" ".join(because) + describe_callers(error.frames),
         fix=tuple(fixes),
         source=(f"{package} {match.releases[0]} to {match.releases[-1]}: {match.module}",),
         confidence="artefact",
@@ -220,15 +224,33 @@ def _condition_words(kind: MessageKind, condition: str) -> str:
     return f", when `{condition}`"
 
 
-def _calling_frame(frames: Sequence[CodeFrame]) -> CodeFrame | None:
-    """The last frame of a file that is not installed: what called into the packages."""
-    return next((frame for frame in reversed(frames) if not frame.installed and frame.path.endswith(".py")), None)
+def find_callers(frames: Sequence[CodeFrame]) -> tuple[CodeFrame | None, CodeFrame | None]:
+    """Return who called the package of the innermost frame: another package's frame, and the last of the program's."""
+    own = next((at for at in reversed(range(len(frames))) if _is_own(frames[at])), -1)
+    inner = frames[-1].installed[:1] if frames else ()
+    behind = (frame for frame in reversed(frames[own + 1 :]) if frame.installed[:1] not in {inner, ()})
+    package = next((frame for frame in behind if frame.installed[0] not in PASS_ON), None)
+    return package, frames[own] if own >= 0 else None
 
 
-def describe_calling_line(caller: CodeFrame) -> str:
-    """Say which line of a file that is not installed leads to an error, in its own words where the log has them."""
-    code = f" ({shorten_text(caller.code, _SHOWN_CODE)})" if caller.code else ""
-    return f"What leads there is {caller.parts[-1]}.py, line {caller.line}{code}."
+def _is_own(frame: CodeFrame) -> bool:
+    return not frame.installed and frame.path.endswith(".py")
+
+
+def describe_callers(frames: Sequence[CodeFrame]) -> str:
+    """Say which lines of another package and of the program lead to an error; empty where the log has neither."""
+    package, own = find_callers(frames)
+    places = [f"{name_file(frame)}, line {frame.line}{_quote(frame)}" for frame in (package, own) if frame is not None]
+    return f" What leads there is {', by way of '.join(reversed(places))}." if places else ""
+
+
+def name_file(frame: CodeFrame) -> str:
+    """Return the file of a frame as an answer shows it: below its package, or its name alone."""
+    return f"{'/'.join(frame.installed) or frame.parts[-1]}.py"
+
+
+def _quote(frame: CodeFrame) -> str:
+    return f" ({shorten_text(frame.code, _SHOWN_CODE)})" if frame.code else ""
 
 
 def _fixes(  # noqa: PLR0913, PLR0917 - the parts of one explanation

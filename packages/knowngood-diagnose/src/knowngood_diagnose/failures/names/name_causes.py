@@ -461,10 +461,9 @@ def _explain_mixed_release(situation: NameSituation) -> NameCause:
     because = (
         f"{'/'.join(last.installed)}.py asks {fault.owner} for {fault.name}, and both are files of {package}. "
         f"{situation.version}, which the log states, {'has it not' if situation.at != -1 else 'was not read'}; "
-        f"{package} has it "
-        f"{situation.describe_releases(situation.place.present)}. No release asks itself for what it lacks: the folder "
-        "has files of two releases (an installation over another one), or the notebook goes on with modules that it "
-        "imported before an upgrade."
+        f"{package} has it {situation.describe_releases(situation.place.present)}. No release asks itself for what it "
+        "lacks: the folder has files of two releases (an installation over another one), or the notebook goes on "
+        "with modules that it imported before an upgrade."
     )
     fixes = [
         advise("Restart the notebook or the process, when the package was installed after the first import"),
@@ -506,10 +505,9 @@ def _explain_mixed_files(situation: NameSituation) -> NameCause:
     """Files of two releases of a package lie in its folder."""
     fault, package, last = situation.error.fault, situation.package, situation.error.frames[-1]
     because = (
-        f"{'/'.join(last.installed)}.py asks {fault.owner} for {fault.name}, and both are files of {package}; in every "
-        f"release since {situation.releases[0]} the second has it. So they are of two releases (an "
-        "installation over an "
-        "older one, copied files, a cache of a notebook that was mounted), or one of them is empty or broken."
+        f"{'/'.join(last.installed)}.py asks {fault.owner} for {fault.name}, and both are files of {package}; in "
+        f"every release since {situation.releases[0]} the second has it. So they are of two releases (an installation "
+        "over an older one, copied files, a cache of a notebook that was mounted), or one of them is empty or broken."
     )
     again = (
         f"Reinstall it whole: pip uninstall -y {package} (again, until it is gone), delete what remains of its folder, "

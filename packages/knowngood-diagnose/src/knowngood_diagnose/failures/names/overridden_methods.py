@@ -74,9 +74,8 @@ def _explain_override(  # noqa: PLR0913, PLR0917 - one step of `explain_overridd
     is_gone = lacks.bit_length() > takes.bit_length()
     spans = describe_spans(spans_of_mask(takes, lookup.file.releases)) if lacks else "in every release that was read"
     because = (
-        f"{'/'.join(frame.installed)}.py calls self.{method} with {passed}, and {package}'s own {base}.{method} "
-        f"takes that {spans}. {whose} overrides it with the arguments of {'a newer' if is_gone else 'an older'} "
-        f"{package}."
+        f"{'/'.join(frame.installed)}.py calls self.{method} with {passed}, and {package}'s own {base}.{method} takes "
+        f"that {spans}. {whose} overrides it with the arguments of {'a newer' if is_gone else 'an older'} {package}."
     )
     fixes = [
         advise(

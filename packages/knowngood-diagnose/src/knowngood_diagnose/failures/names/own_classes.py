@@ -256,10 +256,9 @@ def _explain_setting(error: LoggedError, caller: NameCaller | None) -> NameCause
     owner, name = error.fault.owner, error.fault.name
     line = f" ({caller.frame.code[:100]})" if caller is not None and caller.frame.code else ""
     because = (
-        f"The code asks the settings of the program for {name}{line}, and {owner}, which holds "
-        "them, has no such option: the part that defines the options (the parser, the class, the file of "
-        "configuration) is of another commit than the code that reads them, or another script's."
-        f"{describe_caller(caller)}"
+        f"The code asks the settings of the program for {name}{line}, and {owner}, which holds them, has no such "
+        "option: the part that defines the options (the parser, the class, the file of configuration) is of another "
+        f"commit than the code that reads them, or another script's.{describe_caller(caller)}"
     )
     fixes = [
         advise(f"A newer commit of the project (git pull), in which the option {name} is defined"),

@@ -399,9 +399,8 @@ def explain_uncompiled_part(error: LoggedError, shelf: AtlasShelf) -> NameCause 
     where = "the project's folder, as it was cloned," if is_checkout else "the folder of the package"
     because = (
         f"{name} is no file of Python: setup.py compiles it from C++, CUDA or Cython into {name}.*.so. Python takes "
-        f"{top} from {where} and finds no such file there: it was not built, the build failed, it was "
-        "built for another "
-        "Python or into another copy, or the cloned folder hides the one that is installed."
+        f"{top} from {where} and finds no such file there: it was not built, the build failed, it was built for "
+        "another Python or into another copy, or the cloned folder hides the one that is installed."
     )
     return build_own_cause(
         error,

@@ -131,11 +131,10 @@ def _explain_example(situation: NameSituation, has: str) -> NameCause:
     package, place = situation.package, situation.place
     file = situation.caller.file if situation.caller else "the example"
     because = (
-        f"{file} is an example of {package}'s own repository, and asks for {place.what} as that "
-        "commit of the repository "
-        f"has it. The {package} that is imported is another one: an older release (mostly so, when the repository was "
-        f"cloned and {package} installed from the index), or a newer one. Of the releases that were read, "
-        f"{situation.releases[0]} to {situation.releases[-1]}, these have it: "
+        f"{file} is an example of {package}'s own repository, and asks for {place.what} as that commit of the "
+        f"repository has it. The {package} that is imported is another one: an older release (mostly so, when the "
+        f"repository was cloned and {package} installed from the index), or a newer one. Of the releases that were "
+        f"read, {situation.releases[0]} to {situation.releases[-1]}, these have it: "
         f"{situation.describe_releases(place.present)}."
     )
     fixes = [
@@ -170,9 +169,8 @@ def _explain_import_list(situation: NameSituation) -> NameCause | None:
         return None
     because = (
         f"{caller.frame.parts[-1]}.py is no file of the project: unsloth writes it from the source of "
-        f"{situation.package}'s trainers and keeps it in {next(iter(made))}. It imports {error.fault.name} "
-        f"from {error.fault.owner}, which "
-        f"{situation.package} has {situation.describe_releases(place.present)}"
+        f"{situation.package}'s trainers and keeps it in {next(iter(made))}. It imports {error.fault.name} from "
+        f"{error.fault.owner}, which {situation.package} has {situation.describe_releases(place.present)}"
         + (f", and not in {situation.version}, which the log states" if situation.version else "")
         + ". So the file was written for another release, or this unsloth rewrites that one wrongly."
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.name_situation import advise
-from knowngood_facts.compat.incident import Fix, Incident, OwnComponent
+from knowngood_facts.compat.incident import Fix, Incident
 
 if TYPE_CHECKING:
     from knowngood_diagnose.failures.logs.last_errors import LastError
@@ -43,40 +43,11 @@ def describe_weight_shapes(incident: Incident, error: LastError) -> Incident | N
 
 
 def _describe_divided_model(incident: Incident, name: str, file: str) -> Incident:
-    because = (
-        f"The file has {name} with the shape [{file}], and the model's own is empty: under DeepSpeed's ZeRO-3 each "
-        "parameter is divided among the ranks when the model is made, and is gathered only for its layer's own step. "
-        "load_state_dict in the program's own code sees the empty rest."
-    )
-    fix = (
-        advise(
-            "ZeRO-2 in place of ZeRO-3, where the model fits (another ds_config); or load these weights before "
-            "deepspeed.zero.Init is on, or inside of deepspeed.zero.GatheredParameters(parameters, modifier_rank=0)"
-        ),
-        advise("from_pretrained of transformers gathers the parameters itself: put the weights into its checkpoint"),
-    )
-    title = "The model's parameters are divided by ZeRO-3 where the program loads weights into them"
-    return replace(incident, title=title, because=because, fix=fix, component=OwnComponent.YOUR_CODE)
+    return incident.tell("divided-model", name=name, file=file)
 
 
 def _describe_empty_file(incident: Incident, name: str, model: str) -> Incident:
-    because = (
-        f"The file has {name} without a value, where the model has [{model}]: it was saved from a model whose "
-        "parameters DeepSpeed's ZeRO-3 or FSDP had divided among the ranks, without gathering them. The weights are "
-        "not in this file."
-    )
-    fix = (
-        advise(
-            "When the run's own checkpoint folder is there (global_step...): python zero_to_fp32.py FOLDER OUTPUT "
-            "gathers the weights from it"
-        ),
-        advise(
-            "Save again: stage3_gather_16bit_weights_on_model_save in DeepSpeed's configuration and trainer.save_model "
-            "on all ranks (accelerator.save_model, accelerator.get_state_dict), a full state dict with FSDP"
-        ),
-    )
-    title = "The file of weights is empty: it was saved while ZeRO-3 or FSDP had the parameters divided"
-    return replace(incident, title=title, because=because, fix=fix)
+    return incident.tell("empty-file", name=name, model=model)
 
 
 def _describe_sizes(incident: Incident, name: str, file: list[str], model: list[str]) -> Incident:
@@ -87,34 +58,10 @@ def _describe_sizes(incident: Incident, name: str, file: list[str], model: list[
     if (adapter := describe_adapter_shapes(incident, name, file, model)) is not None:
         return adapter
     if _VOCABULARY.search(name) and differing == [0]:
-        return replace(
-            incident,
-            title=f"The weights are of a vocabulary with {file[0]} rows, the model of one with {model[0]}",
-            because=f"Here {sizes}: tokens were added before it was saved, or the tokenizer and config.json "
-            "(vocab_size) beside it are those of another model.",
-            fix=(
-                advise(
-                    f"model.resize_token_embeddings({file[0]}) on the base model before the weights are loaded, with "
-                    "the tokenizer that was saved beside them"
-                ),
-                advise(f"vocab_size {file[0]} in config.json, when only that is of another model"),
-            ),
-        )
+        return incident.tell("vocabulary", file=file[0], model=model[0], sizes=sizes)
     if _HEAD.search(name) and differing == [0]:
-        return replace(
-            incident,
-            title=f"The head of the checkpoint has {file[0]} outputs, that of the model {model[0]}",
-            because=f"Here {sizes}: the number of classes of the data (num_labels) is another one than that with "
-            "which the checkpoint was trained.",
-            fix=(
-                advise(
-                    "For a new task: from_pretrained(..., num_labels=N, ignore_mismatched_sizes=True) makes the head "
-                    "anew; without transformers, delete the head's keys and load with strict=False"
-                ),
-                advise(f"For the same task: num_labels={file[0]}, as in the checkpoint"),
-            ),
-        )
-    return replace(incident, because=f"{incident.because} Here {sizes}.")
+        return incident.tell("head", file=file[0], model=model[0], sizes=sizes)
+    return incident.tell("sizes", sizes=sizes)
 
 
 _MISSING = lazy_pattern(r"Missing key\(s\) in state_dict: (?P<names>\"[^\n]{1,1400})")
@@ -257,19 +204,7 @@ def describe_adapter_shapes(incident: Incident, name: str, file: list[str], mode
     rank = 0 if side["down"] else len(file) - 1
     if _list_differing(file, model) == [rank]:
         return _describe_rank(incident, sizes, file[rank], model[rank])
-    return replace(
-        incident,
-        title=f"The adapter is for a layer of another width ({', '.join(file)}) than the model's ({', '.join(model)})",
-        because=f"Here {sizes}: the layer's width differs, so the base model (or the part of it, such as one of two "
-        "text encoders) is another one than that for which the adapter was trained.",
-        fix=(
-            advise("The base model that adapter_config.json names (base_model_name_or_path), in the same size"),
-            advise(
-                "The adapter_config.json that was saved with the weights (target_modules, r), both from the same folder"
-            ),
-            advise("Where a program has two text encoders: each one's weights into its own, as a newer release does"),
-        ),
-    )
+    return incident.tell("adapter-shapes", file=", ".join(file), model=", ".join(model), sizes=sizes)
 
 
 def _list_differing(file: list[str], model: list[str]) -> list[int]:
@@ -283,75 +218,23 @@ def _describe_both(name: str, file: list[str], model: list[str]) -> str:
 def _describe_convolution(incident: Incident, sizes: str, *, is_file: bool) -> Incident:
     first, second = ("a convolution of 1 x 1", "a plain linear layer")
     whose = (first, second) if is_file else (second, first)
-    fix = (
-        advise(
-            "The code, class or option of the checkpoint's own generation (for Stable Diffusion: the sdxl_ variant of "
-            "the script, or --v2; use_linear_projection in the configuration)"
-        ),
-        advise("The release of the project that wrote the file, or a newer one that converts it"),
-    )
-    return replace(
-        incident,
-        title=f"The layer is {whose[0]} in the checkpoint and {whose[1]} in the model",
-        because=f"Here {sizes}: the same numbers, with ones behind them on one side. The two are of other forms of the "
-        "architecture, and not of another training.",
-        fix=fix,
-    )
+    return incident.tell("convolution", in_file=whose[0], in_model=whose[1], sizes=sizes)
 
 
 def _describe_rank(incident: Incident, sizes: str, file: str, model: str) -> Incident:
-    fix = (
-        advise(
-            f"The rank of the saved one: r={file} in LoraConfig (lora_rank, --network_dim {file}), with the other "
-            "settings with which it was trained; adapter_config.json beside it has them"
-        ),
-        advise("Or start anew with the new rank, without resuming: no checkpoint, another output folder"),
-    )
-    return replace(
-        incident,
-        title=f"The adapter was trained with rank {file}, and the model's adapter is made with rank {model}",
-        because=f"Here {sizes}: only the rank differs. A run that resumes, or a program that loads it, was given "
-        "another rank than the one that saved it.",
-        fix=fix,
-    )
+    return incident.tell("rank", file=file, model=model, sizes=sizes)
 
 
 def _describe_packed(incident: Incident, sizes: str, *, is_file: bool) -> Incident:
     side, other = ("file", "model") if is_file else ("model", "file")
-    fix = (
-        advise(
-            "Load it as it was saved: a quantized checkpoint with its quantization_config in config.json, a plain one "
-            "without load_in_4bit; then the shapes agree"
-        ),
-        advise("An adapter is saved and loaded alone (PeftModel.from_pretrained), and not the packed base weights"),
-    )
-    return replace(
-        incident,
-        title=f"The weights of the {side} are packed to 4 bits, those of the {other} are plain",
-        because=f"Here {sizes}: twice the one is exactly the other, as two values of 4 bits share a byte.",
-        fix=fix,
-    )
+    return incident.tell("packed", side=side, other=other, sizes=sizes)
 
 
 def _describe_text_encoder(incident: Incident, name: str, file: list[str], model: list[str]) -> Incident:
     """Cross-attention of an image model: its width is that of the text encoder, which differs between generations."""
-    fix = (
-        advise(
-            "The script or class for the checkpoint's own generation: the sdxl_ variant of the script "
-            "(sdxl_merge_lora, sdxl_train_network, StableDiffusionXLPipeline), or --v2 for Stable Diffusion 2; or a "
-            "base model and an adapter of the same one"
-        ),
-        advise("from_single_file of diffusers reads from the checkpoint which of them it is"),
-    )
     families = [_FAMILIES.get(side[1], "another model") for side in (file, model)]
-    return replace(
-        incident,
-        title=f"The checkpoint is of {families[0]} and the model that it is loaded into of {families[1]}",
-        because=(
-            f"{name} takes text features of width {file[1]} in the file and {model[1]} in the model, so the two were "
-            "made for different text encoders: another architecture, not another training."
-        ),
-        fix=fix,
+    return incident.tell(
+        "text-encoder", of_file=families[0], of_model=families[1], name=name, file=file[1], model=model[1]
     )
 
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
-from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
+from knowngood_diagnose.failures.names.message_causes import (
+    MessageCause,
+    describe_callers,
+    describe_traceback,
+    shorten_text,
+)
 from knowngood_diagnose.failures.names.name_situation import advise
 from knowngood_facts.compat.incident import IncidentKind, OwnComponent
 
@@ -65,7 +70,7 @@ def explain_handed_in(
         or (is_direct and plain and frame.function in _MAKES_OBJECT)
         or (own is not None and attribute and attribute["name"] in _OF_TEXT and attribute["owner"] not in _PLAIN_KINDS)
     )
-    return _cause(error, text, inner, frame, frames[own] if own is not None else None) if is_handed_in else None
+    return _cause(error, text, inner, frame) if is_handed_in else None
 
 
 def _is_called_back(called: str, frame: CodeFrame, packages: Sequence[str], shelf: AtlasShelf) -> bool:
@@ -91,7 +96,7 @@ def explain_generated_trainer(error: LastError, text: str) -> MessageCause | Non
         or "Trainer" not in frame.parts[-1]
     ):
         return None
-    return _cause(error, text, "trl", frame, None) if _IS_REWARD.search(frame.code) else None
+    return _cause(error, text, "trl", frame) if _IS_REWARD.search(frame.code) else None
 
 
 def _is_of_package(called: str, package: str, shelf: AtlasShelf) -> bool:
@@ -101,12 +106,11 @@ def _is_of_package(called: str, package: str, shelf: AtlasShelf) -> bool:
     return lookup is None or not parts or any(True for part in parts[-1:] for _ in lookup.definitions_of(part))
 
 
-def _cause(error: LastError, text: str, inner: str, frame: CodeFrame, own: CodeFrame | None) -> MessageCause:
+def _cause(error: LastError, text: str, inner: str, frame: CodeFrame) -> MessageCause:
     """Say that it is the program's own, where, and the error."""
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py, line {frame.line}"
     because = f"{inner} uses there what the program handed to it ({shorten_text(frame.code, _SHOWN)})."
-    if own is not None:
-        because += f" What leads there is {own.parts[-1]}.py, line {own.line} ({shorten_text(own.code, _SHOWN)})."
+    because += describe_callers(error.frames)
     incident = describe_traceback(
         "handed-in",
         IncidentKind.CONFIG,

@@ -11,8 +11,10 @@ from knowngood_diagnose.failures.logs.last_errors import LAUNCHER_ERROR, LastErr
 from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf, upgrade_package
 from knowngood_diagnose.failures.names.message_causes import (
     ERROR_CLASS,
+    PASS_ON,
     SPEAKS,
     MessageCause,
+    describe_callers,
     describe_traceback,
     shorten_text,
 )
@@ -51,8 +53,6 @@ _CALLED_BY_ALL = frozenset(
     ("accelerate", "datasets", "huggingface-hub", "numpy", "peft", "safetensors", "tokenizers", "transformers", "trl")
 )
 """Packages that trainers call: where one of them fails under a trainer, the two do not go together."""
-_RUNS_OTHERS = frozenset(("torch", "ray", "joblib", "click", "hydra", "fire", "torchrun", "decorator", "tenacity"))
-"""Packages that only pass a call on, or raise for what they are given."""
 _SHOWN = 140
 _LONGEST_RANK = 24
 
@@ -110,9 +110,7 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         because += ": a defect of this release, or a value that it does not expect from the step before."
     if (value := find_empty_value(text, frame.code)) is not None:
         because += f" {value.what} is {'None' if value.kind == 'NoneType' else f'a {value.kind}'} in that line."
-    own = next((item for item in reversed(frames) if not _package_of(item, shelf) and item.path.endswith(".py")), None)
-    if own is not None:
-        because += f" What leads there is {own.parts[-1]}.py, line {own.line}."
+    because += describe_callers(frames)
     fixes = _fixes(component, inner, outer, is_known=component in shelf.packages or component in shelf.distributions)
     title = (
         f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
@@ -267,7 +265,7 @@ def _passes_on(frame: CodeFrame) -> bool:
     return (
         frame.path.startswith("<")
         or is_standard_library(frame)
-        or bool(frame.installed[:1] and frame.installed[0] in _RUNS_OTHERS)
+        or bool(frame.installed[:1] and frame.installed[0] in PASS_ON)
     )
 
 

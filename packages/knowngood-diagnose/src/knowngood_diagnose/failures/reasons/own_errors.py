@@ -21,7 +21,7 @@ from knowngood_diagnose.failures.names.message_causes import (
     ERROR_CLASS,
     SPEAKS,
     MessageCause,
-    describe_calling_line,
+    describe_callers,
     describe_traceback,
     find_missing_package,
     read_own_fixes,
@@ -229,10 +229,9 @@ def explain_required_package(error: LastError, name: str, text: str, shelf: Atla
         package,
         title=f"{package} is not installed, or cannot be imported: {shorten_text(text, _SHOWN_REQUEST)}",
         because=(
-            f"Line {frame.line} of {file} raises this where its import of {package} failed. It is needed for an option "
-            "that was chosen (an optimizer, a precision, a kind of attention), and it is not in the "
-            "environment that runs, "
-            "or its import fails there."
+            f"Line {frame.line} of {file} raises this where its import of {package} failed. It is needed for an "
+            "option that was chosen (an optimizer, a precision, a kind of attention), and it is not in the "
+            "environment that runs, or its import fails there."
         ),
         fixes=(
             Fix(
@@ -312,8 +311,7 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     because = f"The class of the error, or the head of its message, is {package}'s own."
     if frame is not None:
         because = f"Line {frame.line} of {'/'.join(frame.installed or frame.parts[-2:])}.py says so."
-    if caller is not None:
-        because += f" {describe_calling_line(caller)}"
+    because += describe_callers(error.frames)
     fixes = list(read_own_fixes(text, missing)) or [
         advise(f"Change what {package} refuses in its words: an option, an argument, a file or a row of the data")
     ]

@@ -67,7 +67,6 @@ def describe_choice(incident: Incident, error: LastError) -> Incident | None:
     is_command = any(word in what.lower() for word in ("command", "cmd", "action", "mode")) or "," in what
     parts = {part for part in re.split(r"[_\W]+", choice) if part}
     near = next((name for name in there if name in parts or parts & set(re.split(r"[_\W]+", name))), "")
-    title = f"The program that runs has no {'command' if is_command else f'{what}'} {choice}"
     because = f"It takes {', '.join(there[:12])}."
     because += (
         " The command is of the documentation of another release: an older release runs, which does not have it yet, "
@@ -83,7 +82,11 @@ def describe_choice(incident: Incident, error: LastError) -> Incident | None:
     ]
     if near:
         fixes.append(advise(f"{near}, which is the nearest that this release has; --help of it lists its options"))
-    return replace(incident, title=title, because=because, fix=tuple(fixes))
+    return replace(
+        incident.tell("choice", what="command" if is_command else f"{what}", choice=choice),
+        because=because,
+        fix=tuple(fixes),
+    )
 
 
 def _describe_unused_keys(incident: Incident, error: LastError) -> Incident | None:
@@ -96,18 +99,7 @@ def _describe_unused_keys(incident: Incident, error: LastError) -> Incident | No
     names = [text.lstrip("-").partition("=")[0] for text in given if text.startswith("--") or not is_line]
     shown = ", ".join(names[:6])
     if len(_OF_TRAINING.intersection(names)) >= _FEWEST_TAKEN:
-        return replace(
-            incident,
-            title=f"A command that does not train was given the options of a training: {shown}",
-            because=(
-                "What runs reads only the options of a model (a chat, an export, an API, a web page), so that those "
-                "of the training are left over: the command is another one than that of which the file is."
-            ),
-            fix=(
-                advise("Start the file with the command for training (llamafactory-cli train FILE), also to predict"),
-                advise("For a chat or an export: a file of its own, without the options of the training"),
-            ),
-        )
+        return incident.tell("options-of-training", shown=shown)
     own = next((frame for frame in reversed(error.frames) if not frame.installed), None)
     where = f" ({own.short_file}, line {own.line})" if own is not None else ""
     because = (
@@ -120,7 +112,7 @@ def _describe_unused_keys(incident: Incident, error: LastError) -> Incident | No
     ]
     if (copies := find_two_checkouts(error.frames)) is not None:
         because, fixes = because + copies.words, [copies.fix, *fixes]
-    return replace(incident, title=f"The script's options have no {shown}", because=because, fix=tuple(fixes))
+    return replace(incident.tell("unused-keys", shown=shown), because=because, fix=tuple(fixes))
 
 
 def _describe_unknown_flags(incident: Incident, text: str) -> Incident | None:
@@ -141,25 +133,7 @@ def _describe_unknown_flags(incident: Incident, text: str) -> Incident | None:
             because=f"The usage above the message lists what it takes, and the nearest is there: {pairs}.",
             fix=(advise(f"Write {pairs}"), *incident.fix[1:]),
         )
-    return replace(
-        incident,
-        title=f"{script} does not know {names}: what starts it is of another version than the script",
-        because=(
-            f"The usage above the message is that of the {script} which ran, and has no {names}. The "
-            "command line (typed "
-            "from instructions, or made by an interface such as a web page) is of another version, mostly a newer one: "
-            f"{script} is older, because only a part of the files was updated or another checkout is found first."
-        ),
-        fix=(
-            advise(
-                f"Update the project as a whole (git pull, or the whole archive in a new folder), {script} and what "
-                "starts it together"
-            ),
-            advise(
-                f"Leave {names} out of the command, when you type it yourself; python {script} --help lists the rest"
-            ),
-        ),
-    )
+    return incident.tell("unknown-flags", script=script, names=names)
 
 
 def _describe_local_rank(incident: Incident, given: str, usage: str) -> Incident:
@@ -171,17 +145,9 @@ def _describe_local_rank(incident: Incident, given: str, usage: str) -> Incident
         "a hyphen since torch 2.0 and with an underscore before; torchrun adds nothing and sets LOCAL_RANK."
     )
     because += f" The script takes --{other}." if has_other else " The script takes neither."
-    fixes = (
-        advise("Start it with torchrun (--nproc_per_node=N script.py), and let it read int(os.environ['LOCAL_RANK'])"),
-        advise(
-            "In the script: parser.add_argument('--local_rank', '--local-rank', type=int, "
-            "default=int(os.environ.get('LOCAL_RANK', 0)))"
-        ),
+    return replace(
+        incident.tell("local-rank", given=given, but=f": it takes --{other}" if has_other else ""), because=because
     )
-    title = f"The launcher passes --{given}, which the script does not take" + (
-        f": it takes --{other}" if has_other else ""
-    )
-    return replace(incident, title=title, because=because, fix=fixes)
 
 
 def describe_own_call(incident: Incident, error: LastError) -> Incident | None:
@@ -207,8 +173,7 @@ def describe_accelerate_key(incident: Incident, error: LastError) -> Incident | 
     if stated is None:
         return None
     key = stated["key"] or re.sub(r"['\" ]", "", stated["keys"])
-    title = f"accelerate's saved configuration has {key}, which the accelerate that runs does not know"
-    return replace(incident, title=title)
+    return incident.tell("accelerate-key", key=key)
 
 
 _BATCH = lazy_pattern(
@@ -225,38 +190,14 @@ def describe_batch(incident: Incident, error: LastError) -> Incident | None:
         return _describe_equal_values(incident, error) or _describe_device_map(incident, error)
     total, micro, steps, ranks = (int(stated[name]) for name in ("total", "micro", "steps", "ranks"))
     if not micro or not steps or total % (micro * steps):
-        return replace(
-            incident,
-            title=f"DeepSpeed's train_batch_size {total} is no product of the other numbers: {micro} x "
-            f"{steps} x {ranks}",
-            because="train_batch_size is the micro batch size times the accumulation steps times the number of "
-            "processes; one of the three stands in the configuration with another value than the run has.",
-        )
+        return incident.tell("no-product", total=total, micro=micro, steps=steps, ranks=ranks)
     meant = total // (micro * steps)
     if asked_steps := _find_accumulation(error, total // micro // ranks if ranks else 0, steps):
         return _describe_accumulation(incident, asked_steps, steps, (total, micro, ranks))
     if meant <= ranks:
         return None
-    return replace(
-        incident,
-        title=f"DeepSpeed counts {ranks} process{'es' if ranks > 1 else ''}, and its batch size is that of {meant}",
-        because=(
-            f"{total} is {micro} x {steps} x {meant}, and the world size that DeepSpeed sees is {ranks}: "
-            "the script was "
-            f"started without a launcher for {meant} GPUs, or the configuration was read before the process group was "
-            "set up (a Trainer and an accelerate whose releases do not fit)."
-        ),
-        fix=(
-            advise(
-                f"Start {meant} processes: torchrun --nproc_per_node={meant}, deepspeed --num_gpus={meant} "
-                "or accelerate "
-                'launch; or "auto" for train_batch_size in the DeepSpeed configuration'
-            ),
-            advise(
-                "With torchrun and the Trainer already: pip install -U transformers accelerate together; in a program "
-                "of your own, deepspeed.init_distributed() before the configuration is made"
-            ),
-        ),
+    return incident.tell(
+        "processes", ranks=ranks, plural="es" if ranks > 1 else "", meant=meant, total=total, micro=micro, steps=steps
     )
 
 
@@ -268,23 +209,14 @@ def _find_accumulation(error: LastError, fitting: int, steps: int) -> int:
 
 def _describe_accumulation(incident: Incident, asked_steps: int, steps: int, numbers: tuple[int, int, int]) -> Incident:
     total, micro, ranks = numbers
-    return replace(
-        incident,
-        title=f"DeepSpeed accumulates {steps} step{'s' if steps > 1 else ''}, and the command says {asked_steps}",
-        because=(
-            f"train_batch_size {total} is {micro} x {asked_steps} x {ranks}, which the command asks for, and "
-            "DeepSpeed multiplies "
-            f"{micro} x {steps} x {ranks}: its configuration has no gradient_accumulation_steps, or was read "
-            "before the trainer "
-            "could fill it in (from_pretrained under ZeRO-3 with a configuration of fixed numbers)."
-        ),
-        fix=(
-            advise(
-                '"auto" for train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps in the '
-                "DeepSpeed configuration, so that all three come from the arguments"
-            ),
-            advise(f'Or "gradient_accumulation_steps": {asked_steps} there, as in the command'),
-        ),
+    return incident.tell(
+        "accumulation",
+        steps=steps,
+        plural="s" if steps > 1 else "",
+        asked_steps=asked_steps,
+        total=total,
+        micro=micro,
+        ranks=ranks,
     )
 
 
@@ -307,12 +239,7 @@ def _describe_equal_values(incident: Incident, error: LastError) -> Incident | N
 def _describe_device_map(incident: Incident, error: LastError) -> Incident | None:
     if "low_cpu_mem_usage" not in error.message:
         return None
-    return replace(
-        incident,
-        title="The model is loaded with low_cpu_mem_usage or a device_map, which ZeRO-3 forbids",
-        because="Under ZeRO-3 the weights are divided while the model is built; from_pretrained then takes neither "
-        "low_cpu_mem_usage=True nor a device_map (nor a quantization, which sets both).",
-    )
+    return incident.tell("device-map")
 
 
 _REFUSED = lazy_pattern(
@@ -347,31 +274,9 @@ def describe_architecture(incident: Incident, error: LastError) -> Incident | No
             ),
         )
     if f"{stem}ForCausalLM" in has and name == f"{stem}Model":
-        return replace(
-            incident,
-            title=f"{name} is the model without its head, which this vLLM does not serve",
-            because=(
-                f"config.json names {name}: the model was saved without its last layer, as for embeddings "
-                f"(sentence-transformers). This vLLM has only {stem}ForCausalLM, which makes text."
-            ),
-            fix=(
-                advise("A newer vLLM, which serves such a model for embeddings (--task embed, --runner pooling later)"),
-                advise(f"To make text: save the whole {stem}ForCausalLM, and its name in architectures of config.json"),
-            ),
-        )
+        return incident.tell("without-head", name=name, stem=stem)
     if _OF_CLASSES.search(name) and f"{stem}ForCausalLM" in has:
-        return replace(
-            incident,
-            title=f"{name} is a classifier or a reward model, which this vLLM does not have for {stem}",
-            because=(
-                f"This vLLM has {stem}ForCausalLM, which makes text. Classes that give a score came to it later, one "
-                "by one."
-            ),
-            fix=(
-                advise("A newer vLLM, which may have the class (its list of models for classification and rewards)"),
-                advise("transformers itself, AutoModelForSequenceClassification, which needs no server for a score"),
-            ),
-        )
+        return incident.tell("classifier", name=name, stem=stem)
     return None
 
 
@@ -466,9 +371,8 @@ def _describe_variable(name: str, frame: CodeFrame | None) -> tuple[str, tuple[F
         "The project's own script or instructions set it before this line, and this way of starting does not.",
         (
             advise(
-                f"export {name}={value} before the start; or os.environ['{name}'] = '{value}' at the "
-                "top of the script, "
-                "before the import that reads it"
+                f"export {name}={value} before the start; or os.environ['{name}'] = '{value}' at the top of the "
+                "script, before the import that reads it"
             ),
             advise(
                 f"grep -rn {name} in the project shows which values it takes and which script sets it: start that one"

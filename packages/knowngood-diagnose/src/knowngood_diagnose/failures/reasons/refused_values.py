@@ -52,7 +52,7 @@ def describe_fields(incident: Incident, error: LastError) -> Incident | None:
     sentence = f"Here it is {refused['field']} of {refused['owner']}: {refused['words']}"
     if refused["kind"]:
         sentence += f", and it was given a {refused['kind']} ({redact_secrets(refused['value'])})"
-    return replace(incident, because=f"{incident.because} {sentence}.")
+    return incident.tell("fields", sentence=sentence)
 
 
 _SHARED = lazy_pattern(r"shared memory,? ?Required: (?P<wanted>\d+),? ?Hardware limit: (?P<limit>\d+)")
@@ -77,33 +77,11 @@ def describe_shared_memory(incident: Incident, error: LastError) -> Incident | N
         return None
     wanted, limit = int(stated["wanted"]), int(stated["limit"])
     if wanted > _LARGEST:
-        return replace(
-            incident,
-            title=f"A Triton kernel wants {wanted} bytes of shared memory a block, more than an H200 has",
-            because=(
-                f"This GPU has {limit} bytes a block, and an H200 {_LARGEST}: another card hardly ends it. "
-                "The block of this kernel grows with a size of the model that it takes whole (the head dimension, the "
-                "size of the state, the width of a row), with num_stages, and is twice as large in "
-                "float32. One of these "
-                "is set higher than the kernel was written for."
-            ),
-            fix=(
-                advise(
-                    "A smaller head dimension with more heads (headdim=64 or 128 in Mamba-2, not the whole inner "
-                    "width; head_dim of attention at most 128 or 256), or a smaller d_state"
-                ),
-                advise(
-                    "num_stages=1 and smaller blocks in the kernel's own list of settings (triton.Config; or "
-                    "kernel_options of flex_attention)"
-                ),
-                advise("bf16 in the place of float32; or the implementation in plain torch of the same layer"),
-            ),
-        )
+        return incident.tell("too-much", wanted=wanted, limit=limit, largest=_LARGEST)
     has = next((names for most, names in _LIMITS if most >= wanted and most > limit), "")
     if not has:
         return None
-    because = f"{incident.because} Here {wanted} bytes are wanted and the GPU has {limit}; {has} have enough."
-    return replace(incident, because=because)
+    return incident.tell("shared-memory", wanted=wanted, limit=limit, has=has)
 
 
 def describe_toolkit_path(incident: Incident, error: LastError) -> Incident | None:
@@ -113,26 +91,7 @@ def describe_toolkit_path(incident: Incident, error: LastError) -> Incident | No
         return None
     path = stated["path"]
     folder = next((part for part in reversed(path.split(":")) if part), "/usr/local/cuda")
-    return replace(
-        incident,
-        title=f"CUDA_HOME is written as a list: {path}",
-        because=(
-            f"nvcc is looked for in {path}/bin. A colon divides the folders of a list such as PATH, "
-            "and CUDA_HOME is one "
-            f"folder: it was set with something like export CUDA_HOME=$CUDA_HOME:{folder}, which "
-            "leaves the colon when it "
-            "was empty before."
-        ),
-        component=OwnComponent.YOUR_CODE,
-        fix=(
-            advise(
-                f"export CUDA_HOME={folder} (without a colon, without $CUDA_HOME), also in ~/.bashrc "
-                "or the Dockerfile; "
-                f"ls {folder}/bin/nvcc shows whether it is there"
-            ),
-            advise("A ready wheel whose name matches torch, CUDA, Python and ABI needs no toolkit"),
-        ),
-    )
+    return incident.tell("toolkit-path", path=path, folder=folder)
 
 
 def describe_port(incident: Incident, error: LastError) -> Incident | None:
@@ -143,27 +102,10 @@ def describe_port(incident: Incident, error: LastError) -> Incident | None:
     if not 0 < port < _PRIVILEGED:
         if not port or port == _USUAL:
             return None
-        because = f"{incident.because} Here it is {port}: a free one is shown by ss -ltn."
-        return replace(incident, title=f"The port of the rendezvous is taken: {port}", because=because)
+        return incident.tell("taken", port=port)
     service = _SERVICES.get(port, "a service of the system")
     whose = f"is that of {service}" if port in _SERVICES else f"belongs to {service}"
-    return replace(
-        incident,
-        title=f"The port of the rendezvous is {port}, which {whose} on this machine",
-        because=(
-            f"The launcher was told to listen on port {port}: by --master_port, or by a variable of the environment "
-            "(PORT, MASTER_PORT) that a script takes over and that cloud machines and containers set for ssh or a web "
-            "server. Ports below 1024 belong to services."
-        ),
-        component=OwnComponent.YOUR_CODE,
-        fix=(
-            advise(
-                "A port of its own: PORT=29501 (or MASTER_PORT=29501) before the command, --master_port 29501; "
-                "echo $PORT $MASTER_PORT shows what is set"
-            ),
-            advise("torchrun --rdzv-backend=c10d --rdzv-endpoint=localhost:0 takes a free one"),
-        ),
-    )
+    return incident.tell("of-service", port=port, whose=whose)
 
 
 _TWO_DTYPES = lazy_pattern(r"got torch\.(?P<one>\w+) and torch\.(?P<other>\w+)")
@@ -178,18 +120,12 @@ def describe_mixed_dtypes(incident: Incident, error: LastError) -> Incident | No
     quantized = sorted(pair & {"int8", "uint8"})
     if not quantized:
         one, other = dtypes["one"], dtypes["other"]
-        return replace(incident, title=f"FSDP cannot join parameters in {one} and in {other}")
+        return incident.tell("two-dtypes", one=one, other=other)
     rest = next(iter(pair - set(quantized)), "another dtype")
     bits = "8 bits" if quantized == ["int8"] else "4 bits"
     without = advise("Without quantisation under FSDP, or with it and without FSDP (DDP, one GPU)")
     storage = advise(f"4 bits with bnb_4bit_quant_storage=torch.{rest}, so that all parameters have one dtype")
     return replace(
-        incident,
-        title=f"FSDP cannot join weights in {bits} ({quantized[0]}) with parameters in {rest}",
-        because=(
-            f"FSDP joins the parameters of a wrapped block into one tensor of one dtype. In {quantized[0]} are weights "
-            f"that bitsandbytes quantised to {bits}, in {rest} the layers that it leaves (norms, embeddings), or an "
-            "adapter."
-        ),
+        incident.tell("quantized", bits=bits, quantized=quantized[0], rest=rest),
         fix=(without, storage) if bits == "8 bits" else (storage, without),
     )

@@ -106,9 +106,8 @@ def explain_version_demand(  # noqa: PLR0911 - one for each thing that a demand 
     because = f"{asker} compares the releases when it runs: it was written for other releases of {name}."
     if is_early:
         because = (
-            f"{installed} is a pre-release (a0, rc or dev, as NVIDIA's containers and nightly builds "
-            "have), which counts "
-            f"as older than {Version(installed).base_version} itself, whatever it can do already."
+            f"{installed} is a pre-release (a0, rc or dev, as NVIDIA's containers and nightly builds have), which "
+            f"counts as older than {Version(installed).base_version} itself, whatever it can do already."
         )
         fixes.insert(
             1, advise(f"A newer container, whose {name} is a later one; or a {asker} that does not ask for it")
@@ -142,6 +141,37 @@ def _explain_unknown_asker(error: LastError, name: str, wanted: str, installed: 
         fixes=fixes,
     )
     return MessageCause(incident=incident, line=error.line, package=name, version=installed)
+
+
+_MISMATCH = lazy_pattern(
+    rf"{_NAME} version \(?(?P<one>\d[\w.+]*\w)\)? does not match (?:the )?[`'\"]?(?P<second>[A-Za-z][\w.-]*?)[`'\"]?"
+    r"(?: version)? \(?(?P<other>\d[\w.+]*\w)"
+)
+
+
+def explain_mismatch(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return which of two packages, of which the message wants one release, is the older; `None` for other errors."""
+    stated = _MISMATCH.search(error.message)
+    if stated is None:
+        return None
+    pair = [(stated["name"], stated["one"]), (stated["second"], stated["other"])]
+    try:
+        (behind, old), (ahead, new) = sorted(pair, key=lambda item: Version(item[1]))
+    except InvalidVersion:
+        return None
+    behind, ahead = (shelf.distribution_of(name.replace("-", "_")) or canonical_name(name) for name in (behind, ahead))
+    incident = describe_traceback(
+        f"version-mismatch:{behind}:{ahead}",
+        IncidentKind.BOUNDS,
+        behind,
+        title=f"{behind} {old} stayed behind {ahead} {new}: the two must be of one release",
+        because="The message compares the two and wants the same release of both; an upgrade moved only one of them.",
+        fixes=[
+            Fix(change={behind: f"=={new}"}, note=f"the release of {ahead}", cost="an upgrade"),
+            Fix(change={ahead: f"=={old}"}, note=f"or the release of {behind}, when something pins that", cost="a pin"),
+        ],
+    )
+    return MessageCause(incident=incident, line=error.line, package=behind, version=old)
 
 
 _OF_NONE = lazy_pattern(r"^AttributeError: 'NoneType' object has no attribute '(?P<name>\w+)'")
