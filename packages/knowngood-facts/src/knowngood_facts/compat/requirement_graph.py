@@ -287,6 +287,36 @@ class RequirementGraph:
                     condition |= {PYTHON: python} if python else {}
                     yield from self._requirement(node, condition, cause, line)
 
+        if not extra and 0 in pythons:
+            yield from self._enforced_minimums(node, place)
+
+    def _enforced_minimums(self, node: PackageNode, place: int) -> Iterator[Clash]:
+        """What a release refuses by a check of its own of packages that only its extras name: it runs without them."""
+
+        def widen(clash: Clash) -> None:
+            same = (at for at in range(len(node.releases)) if self._find_minimums(node, at).get(name) == minimum)
+            clash.sets[node.name] = sum(1 << at for at in same)
+
+        for name, minimum in self._find_minimums(node, place).items():
+            other = self.node(name)
+            if other is not None and (old := other.domain.some & ~specifier_mask(other.domain, f">={minimum}")):
+                dependency = Dependency(
+                    name=name, extras=(), specifier=f">={minimum}", marker="", marked_extras=frozenset()
+                )
+                sets = {node.name: 1 << place, name: old}
+                yield Clash(sets, Requires(package=node.name, dependency=dependency), (), widen)
+
+    def _find_minimums(self, node: PackageNode, place: int) -> dict[str, str]:
+        """Return the least release that a release accepts of each package that it checks and that an extra names."""
+        version = node.domain.values[place]
+        minimums = self.rules.space.book.fact(node.name, version, "minimums") if self.rules else None
+        lines = [line for line in node.releases[place].requirements if is_of_extra(line)] if minimums else []
+        return {
+            name: minimum
+            for name, minimum in (minimums or {}).items()
+            if any((found := parse_dependency(line)) and found.name == name for line in lines if line.startswith(name))
+        }
+
     def required_of(self, node: PackageNode, place: int, other: str, python: int) -> Iterator[tuple[Requires, int]]:
         """Yield what a release requires of another package without extras, and the values that this excludes."""
         for clash in self._requirements(node, place, "", (0, python)):
