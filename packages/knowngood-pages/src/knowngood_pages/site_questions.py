@@ -16,13 +16,13 @@ from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
 from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
-from knowngood_facts.compat.box_search import BoxSearch
 from knowngood_facts.compat.cell_judgement import judge_setting
 from knowngood_facts.compat.findings import fill_template
 from knowngood_facts.compat.matrix_cells import PublishedCells, packages_of_cell
 from knowngood_facts.compat.pick_answer import pick_cells, pick_problem
 from knowngood_facts.compat.query import PackageSpec, Query
 from knowngood_facts.compat.query_placement import place_query
+from knowngood_facts.compat.search import SearchFailure, Wish
 from knowngood_facts.compat.universe import Universe
 from knowngood_facts.compat.value_domain import NONE, iterate_bits
 
@@ -86,7 +86,6 @@ class GpuAnswers:
     published: GpuCells
     _by_release: dict[str, GpuCells] = field(default_factory=dict)
     _answers: dict[SiteQuestion, PickAnswer] = field(default_factory=dict)
-    _places: dict[str, tuple[frozenset[str], int]] = field(default_factory=dict)
 
     def answer(self, question: SiteQuestion) -> PickAnswer:
         """Return what `pick` answers to a question."""
@@ -134,16 +133,11 @@ class GpuAnswers:
         if question.setting and choice.published and not self._offers(choice.cell, question.setting):
             return False
         index = self.universe.index
-        point, live = self._inside(choice.cell, choice.extras)
-        live &= self._active_boxes[question.setting]
-        sets = {"glibc": index.domains["glibc"].all, "nvcc": index.domains["nvcc"].all}
-        for name, value in (("attn", question.setting), ("driver", question.driver)):
-            if value:
-                live &= ~index.outside[name][index.domains[name].index[value]]
-                point |= {name}
-            else:
-                sets[name] = index.domains[name].all
-        return BoxSearch(index=index, among=live).can_complete(sets, live, point)
+        values = self._values_of(choice.cell, choice.extras)
+        values |= {name: value for name, value in (("attn", question.setting), ("driver", question.driver)) if value}
+        wishes = [Wish(name, index.domains[name].mask(value)) for name, value in values.items()]
+        result = index.search(self._active_boxes[question.setting]).solve(wishes)
+        return not isinstance(result, SearchFailure)
 
     def _offers(self, cell: Cell, setting: str) -> bool:
         return self._state(cell, setting).trains
@@ -167,26 +161,17 @@ class GpuAnswers:
             if not state.trains and state.rule is None:
                 return [f"{state.text}: {state.reason}"]
         index = self.universe.index
-        position = index.domains[axis].index[value]
-        variables, live = self._inside(cell, {})
-        live &= self._active_boxes[value if axis == "attn" else ""] & index.mentions[axis]
-        broken = live & ~index.outside[axis][position] & index.within(variables | {axis})
-        point = {axis: position, "gpu": index.domains["gpu"].index[cell.gpu]}
+        values = self._values_of(cell, {}) | {axis: value}
+        places = {name: index.domains[name].mask(text).bit_length() - 1 for name, text in values.items()}
+        broken = index.find_broken(places, self._active_boxes[value if axis == "attn" else ""] & index.mentions[axis])
+        point = {name: places[name] for name in (axis, "gpu")}
         boxes = (index.boxes[bit] for bit in iterate_bits(broken))
         return list(dict.fromkeys(fill_template(index.space, box.rule.because, box, point, {}) for box in boxes))
 
-    def _inside(self, cell: Cell, extras: Mapping[str, str]) -> tuple[frozenset[str], int]:
-        """Return a cell's variables, and the bit set of the boxes that contain its values."""
-        if (key := str(cell)) not in self._places:
-            index = self.universe.index
-            values = {**packages_of_cell(cell), **extras, "gpu": cell.gpu, "python": cell.python}
-            variables = frozenset((*self.universe.packages, "gpu", "python"))
-            live = index.everything
-            for name in variables:
-                domain, value = index.domains[name], values.get(name, NONE)
-                live &= ~index.outside[name][-1 if value == NONE else domain.index[value]]
-            self._places[key] = variables, live
-        return self._places[key]
+    def _values_of(self, cell: Cell, extras: Mapping[str, str]) -> dict[str, str]:
+        """Return the value of each variable that a cell decides, with extra packages; other packages are absent."""
+        absent = dict.fromkeys(self.universe.packages, NONE)
+        return {**absent, **packages_of_cell(cell), **extras, "gpu": cell.gpu, "python": cell.python}
 
     @cached_property
     def _active_boxes(self) -> Mapping[str, int]:

@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING
 from knowngood.core.errors import UsageError
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.diagnosis import Remedy, render_install_command
-from knowngood_facts.compat.dependency_markers import ResolutionTarget
-from knowngood_facts.compat.findings import (
-    AXES,
+from knowngood_facts.compat.demands import (
     Demand,
     DemandProblem,
-    apply_demands,
-    fill_template,
     find_minimal_conflict,
     find_minimal_rules,
     move_cost,
 )
+from knowngood_facts.compat.dependency_markers import ResolutionTarget
+from knowngood_facts.compat.findings import AXES, fill_template
 from knowngood_facts.compat.query import PackageSpec, Query, pinned_package
 from knowngood_facts.compat.query_placement import place_query
 from knowngood_facts.compat.requirement_graph import RequirementSearches, resolve_packages
-from knowngood_facts.compat.requirement_solver import SearchFailure, SearchLimitError, Wish
 from knowngood_facts.compat.resolution_findings import conflict_finding
+from knowngood_facts.compat.search import SearchFailure, SearchLimitError, Wish
 from knowngood_facts.compat.value_domain import iterate_bits
 
 if TYPE_CHECKING:
@@ -126,7 +124,7 @@ class LogResolution:
         while True:
             packages = [*changed, *others]
             graph, search = self.searches.find_search(packages, ResolutionTarget(python=python))
-            wishes, prefer = [], {}
+            wishes, prefer = [graph.python_wish(python)], {}
             for item in packages:
                 node = self._package(item.name)
                 mask = node.wanted(item) if node else 0
@@ -221,6 +219,7 @@ class LogEnvironment:
     @classmethod
     def of(cls, universe: Universe, versions: Mapping[str, Sequence[str]]) -> LogEnvironment:
         """Take what the log gives one version of, and leave out what collides with what was taken before."""
+        universe.begin_question()
         single = {name: version for name, texts in versions.items() if (version := _single_version(texts))}
         query = _query_from_versions(universe, single)
         try:
@@ -310,7 +309,7 @@ class LogEnvironment:
             return None
         for name in covered.keys() - NOT_INSTALLED:
             domain = domains[name]
-            mask = apply_demands(problem.index, demands, problem.base)[name] & domain.some
+            mask = problem.allowed(name, demands) & domain.some
             places = domain.nearest_places(mask, self.at_hand.get(name, 0))
             if name in chosen and chosen[name] in domain.index:
                 places = [domain.index[chosen[name]], *places]
@@ -367,7 +366,7 @@ class LogEnvironment:
         demands = find_minimal_conflict(problem)
         space = self.universe.space
         assignment = {item.variable: item.mask.bit_length() - 1 for item in demands if not item.mask & (item.mask - 1)}
-        boxes = [self.universe.index.boxes[bit] for bit in find_minimal_rules(problem, demands)]
+        boxes = find_minimal_rules(problem, demands)
         reasons = dict.fromkeys(
             fill_template(space, box.rule.because, box, assignment, {}).partition(". ")[0] for box in boxes
         )

@@ -74,7 +74,9 @@ def _text(  # noqa: PLR0913
     if not signed and any(choice.published for choice in answer.choices):
         lines.append(UNSIGNED_EVIDENCE)
     if answer.conflict:
-        lines.append(f"nothing fits, out of {answer.considered:,} combinations; these demands contradict each other:")
+        what = "is known to fit" if answer.unsure else "fits"
+        why = "ask for what is not known" if answer.unsure else "contradict each other"
+        lines.append(f"nothing {what}, out of {answer.considered:,} combinations; these demands {why}:")
     lines += [f"not offered: {name}: {reason}" for name, reason in answer.left_out.items()]
     for clash in answer.conflict:
         lines += _clash(clash)

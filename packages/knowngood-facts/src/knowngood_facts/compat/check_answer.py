@@ -10,17 +10,14 @@ from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
 from knowngood_facts.compat.broken_pairs import USES, find_broken_pairs, find_failing_calls
 from knowngood_facts.compat.coverage import Coverage, find_coverage
+from knowngood_facts.compat.demands import DemandProblem, find_minimal_causes, find_minimal_conflict, newest_boxes
 from knowngood_facts.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
 from knowngood_facts.compat.findings import (
-    Demand,
-    DemandProblem,
+    AXES,
     Finding,
     conditions_apply,
-    describe_versions,
     fact_finding,
     fill_template,
-    find_minimal_conflict,
-    find_minimal_rules,
     finding_from_box,
     sort_findings,
 )
@@ -36,11 +33,17 @@ from knowngood_facts.compat.query_placement import QueryPlacement, place_query
 from knowngood_facts.compat.query_resolution import (
     QueryResolution,
     conflicts_beside,
-    find_resolving_moves,
     resolve_query_packages,
     with_chains,
 )
-from knowngood_facts.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
+from knowngood_facts.compat.resolution_findings import describe_range, describe_requirements
+from knowngood_facts.compat.search import SearchLimitError
+from knowngood_facts.compat.suggestions import (
+    check_problem,
+    find_suggestions,
+    stated_condition_boxes,
+    with_releases_beyond_facts,
+)
 from knowngood_facts.compat.trainer_findings import MODEL_RUN, describe_model_runs, describe_trainers, was_seen_right
 from knowngood_facts.compat.use_conditions import SettledQuery, settle_query
 from knowngood_facts.compat.value_domain import NONE, iterate_bits, version_matches
@@ -118,6 +121,7 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
     Raises:
         UsageError: a name is not known, or the query's GPU name means several GPUs whose verdicts differ.
     """
+    universe.begin_question()
     settled = settle_query(universe, query)
     placements = _place_for_each_gpu(universe, settled.query)
     answers = [_judge(placement, settled, published) for placement in placements.values()]
@@ -145,6 +149,7 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
 
 def find_query_coverage(universe: Universe, query: Query) -> Coverage:
     """Return how far an answer to a query looks, and what nobody read; raises what `check_query` raises."""
+    universe.begin_question()
     query = settle_query(universe, query).query
     placement = next(iter(_place_for_each_gpu(universe, query).values()))
     machine = query.stated_conditions[MACHINE]
@@ -158,15 +163,10 @@ def _find_changes(placement: QueryPlacement, query: Query, answer: CheckAnswer) 
     for finding in answer.findings:
         if finding.severity == "error" and finding.id.startswith(USES):
             yield from (item["change"] for item in finding.fix)
-    yield from find_suggestions(placement, conditions, answer.findings)
     resolved = resolve_query_packages(
         placement.universe, [*placement.packages, *query.constraints], query.axes, conditions[MACHINE]
     )
-    if resolved is not None:
-        index = placement.universe.index
-        boxes = index.errors | index.unknown_errors | stated_condition_boxes(placement.universe, conditions)
-        for move in find_resolving_moves(resolved.resolution, placement, boxes):
-            yield move.changes
+    yield from find_suggestions(placement, conditions, answer.findings, resolved)
 
 
 def _place_for_each_gpu(universe: Universe, query: Query) -> dict[str, QueryPlacement]:
@@ -226,7 +226,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     findings += conflicts_beside(broken_uses, findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
-        collision = find_collision(placement, condition_boxes, _settled_demands(placement, resolved))
+        collision = find_collision(placement, universe.index.errors | condition_boxes, resolved)
         if collision is not None:
             findings.append(collision)
             broken = True
@@ -455,54 +455,54 @@ def find_unknown_facts(placement: QueryPlacement) -> list[Finding]:
     return findings
 
 
-def _settled_demands(placement: QueryPlacement, resolved: QueryResolution | None) -> list[Demand]:
-    """Return the releases that follow from the query's pins, of packages that the rules know and it does not name."""
-    if resolved is None:
-        return []
-    domains = placement.universe.index.domains
-    named = {demand.variable for demand in placement.demands}
-    return [
-        Demand(text=f"{name}=={version}", variable=name, mask=1 << domains[name].index[version])
-        for name, version in sorted(resolved.resolution.settled.items(), key=lambda item: item[0] == "torch")
-        if name in placement.universe.packages and name not in named and version in domains[name].index
-    ]
-
-
-def find_collision(placement: QueryPlacement, condition_boxes: int, settled: Sequence[Demand] = ()) -> Finding | None:
+def find_collision(placement: QueryPlacement, among: int, resolved: QueryResolution | None) -> Finding | None:
     """Return the chain of causes as one finding, when no choice of what the query leaves open breaks no rule.
 
-    `settled` are what follows from the query by what its packages require.
+    `among` are the bits of the boxes that count.
     """
-    problem = check_problem(placement, condition_boxes)
-    problem = replace(problem, demands=(*settled, *problem.demands))  # those of the query are kept longest
-    if problem.possible(problem.demands):
+    problem = check_problem(placement, among, resolved)
+    try:
+        if problem.possible(problem.demands):
+            return None
+        opened = with_releases_beyond_facts(problem)
+        if opened.possible(opened.demands):
+            # A release without facts, which rules do not speak of, would do by what packages require.
+            problem = check_problem(placement, among, None)
+            if problem.possible(problem.demands):
+                return None
+        return _collision_finding(placement, problem)
+    except SearchLimitError:
         return None
-    return _collision_finding(placement, problem, settled)
 
 
-def _collision_finding(placement: QueryPlacement, problem: DemandProblem, settled: Sequence[Demand]) -> Finding:
+def _collision_finding(placement: QueryPlacement, problem: DemandProblem) -> Finding:
     """The minimal conflict of a problem that has no solution."""
     space = placement.universe.space
     demands = find_minimal_conflict(problem)
-    boxes = [problem.index.boxes[bit] for bit in find_minimal_rules(problem, demands)]
+    causes = find_minimal_causes(problem, demands)
+    boxes = newest_boxes(causes)
     masks: dict[str, int] = {}
     for demand in demands:
-        before = masks.get(demand.variable, space.domains[demand.variable].all)
+        before = masks.get(demand.variable, problem.domain(demand.variable).all)
         masks[demand.variable] = before & demand.mask or before
     assignment = {name: place for name, place in placement.assignment.items() if name in masks}
-    followed = [demand for demand in demands if demand in settled]
-    assignment |= {demand.variable: demand.mask.bit_length() - 1 for demand in followed}
     because = [fill_template(space, box.rule.because, box, assignment, placement.as_written) for box in boxes]
-    because += [f"{demand.text} follows from what the list requires" for demand in followed]
-    because += [demand.reason.because for demand in demands if demand.reason]
     sources = [fill_template(space, text, box, assignment, {}) for box in boxes for text in box.rule.source]
-    sources += [text for demand in demands if demand.reason for text in demand.reason.source]
+    reasons = [demand.reason for demand in demands if demand.reason is not None]
+    because = [*(reason.because for reason in reasons), *because]
+    sources = [*(text for reason in reasons for text in reason.source), *sources]
+    if problem.resolution is not None:
+        wanted = {name: problem.wish(name, mask).mask for name, mask in masks.items() if name not in AXES}
+        listed = [package for package in placement.packages if package.name in masks]
+        texts, read = describe_requirements(problem.resolution, listed, wanted, causes)
+        because, sources = [*texts, *because], [*read, *sources]
     return Finding(
         id="collision:" + "+".join(masks),
         kind="rule",
         severity="error",
         packages={
-            name: placement.as_written.get(name, describe_versions(space, name, mask)) for name, mask in masks.items()
+            name: placement.as_written.get(name) or describe_range(problem.domain(name), mask)
+            for name, mask in masks.items()
         },
         because="no choice of what was left open fits: " + "; ".join(dict.fromkeys(because)),
         source=tuple(dict.fromkeys(sources)),

@@ -62,6 +62,10 @@ class ResolutionTarget:
         """The Python with three numbers."""
         return self.python if self.python.count(".") > 1 else f"{self.python}.0"
 
+    def with_python(self, python: str) -> ResolutionTarget:
+        """Return the same machine with another Python, for which each marker is evaluated anew."""
+        return ResolutionTarget(python=python, machine=self.machine, glibc=self.glibc, free_threaded=self.free_threaded)
+
     def variables(self) -> dict[str, str]:
         """Return the variables of markers (PEP 508) without `extra`."""
         return {

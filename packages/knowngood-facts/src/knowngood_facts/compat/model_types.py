@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from knowngood.evidence.model_judgement import model_name_of_type
-from knowngood_facts.compat.findings import Demand, Finding
+from knowngood_facts.compat.demands import Demand
+from knowngood_facts.compat.findings import Finding
 from knowngood_facts.compat.value_domain import iterate_bits
 from knowngood_facts.facts.atlas_answer import REGISTRIES, describe_spans, spans_of_mask
 

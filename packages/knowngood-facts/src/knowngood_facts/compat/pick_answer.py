@@ -19,19 +19,14 @@ from knowngood.evidence.cell_standing import CellStanding
 from knowngood_facts.compat.broken_pairs import find_excluded_releases
 from knowngood_facts.compat.cell_judgement import judge_setting
 from knowngood_facts.compat.coverage import Coverage, UnreadKind, UnreadPart, find_coverage
-from knowngood_facts.compat.findings import (
-    AXES,
+from knowngood_facts.compat.demands import (
     Demand,
     DemandProblem,
-    Finding,
-    fact_finding,
-    fill_template,
     find_minimal_conflict,
     find_minimal_rules,
     find_relaxation,
-    finding_from_box,
-    sort_findings,
 )
+from knowngood_facts.compat.findings import AXES, Finding, fact_finding, fill_template, finding_from_box, sort_findings
 from knowngood_facts.compat.matrix_cells import (
     PublishedCells,
     find_lock_conflict,
@@ -53,7 +48,7 @@ from knowngood_facts.compat.value_domain import iterate_bits
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from knowngood_facts.compat.box_search import Assignment
+    from knowngood_facts.compat.box_index import Assignment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +105,8 @@ class PickAnswer:
     findings: tuple[Finding, ...] = ()
     unknown: bool = False
     """The query names something that facts do not cover."""
+    unsure: bool = False
+    """Some cell would fit if what is not known were so: then the conflict is only that nothing is known to fit."""
     uncovered: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The cells of matrix.yaml that fit but for the attention setting: id -> what is known of the setting there."""
@@ -119,7 +116,9 @@ class PickAnswer:
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 1 no cell can fit, 3 facts do not cover the whole query, else 0."""
-        return 1 if self.conflict else 3 if self.unknown else 0 if self.choices else 1
+        if self.conflict:
+            return 3 if self.unsure else 1
+        return 3 if self.unknown else 0 if self.choices else 1
 
     def document(self) -> dict[str, Any]:
         """The value as `pick --json` prints it."""
@@ -145,6 +144,7 @@ NOT_FRAMEWORKS = AXES | set(CELL_PACKAGES)
 
 def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
     """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
+    universe.begin_question()
     query, builds = _without_torch_build(universe, settle_query(universe, query).query)
     placement = place_query(universe, query)
     findings = tuple(sort_findings(placement.findings))
@@ -194,10 +194,12 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
             break
     offered = [choice.cell for choice in choices.values() if choice.published]
     about_trainers = describe_trainers(placement, published, wanted, offered)
+    conflict = () if choices or retired_cells else tuple(_find_all_clashes(placement, problem, published))
     return PickAnswer(
         choices=tuple(choices.values()),
-        conflict=() if choices or retired_cells else tuple(_find_all_clashes(placement, problem, published)),
+        conflict=conflict,
         considered=considered,
+        unsure=bool(conflict) and not host and _without_unknown(problem).possible(problem.demands),
         findings=(*([host] if host and not choices else []), *findings, *about_trainers, *retired_cells),
         unknown=placement.unknown or not coverage.is_complete,
         uncovered=without_facts,
@@ -628,11 +630,20 @@ def _rule_document(finding: Finding) -> dict[str, Any]:
     return {"id": finding.id, "because": finding.because, "source": source, "confidence": confidence}
 
 
+def _without_unknown(problem: DemandProblem) -> DemandProblem:
+    """Return the problem without the rules of which it is not known whether they are broken."""
+    return replace(problem, among=problem.among & ~problem.index.unknown_errors)
+
+
 def find_clashes(placement: QueryPlacement, problem: DemandProblem) -> list[DemandClash]:
-    """Return a minimal set of demands that collide, each with its rules and its smallest relaxation."""
-    index = problem.index
-    demands = find_minimal_conflict(problem)
-    boxes = [index.boxes[bit] for bit in find_minimal_rules(problem, demands)]
+    """Return a minimal set of demands that collide, each with its rules and its smallest relaxation.
+
+    What is not known is among the reasons only where what is known does not suffice.
+    """
+    index, known = problem.index, _without_unknown(problem)
+    sure = problem if known.possible(known.demands) else known
+    demands = find_minimal_conflict(sure)
+    boxes = find_minimal_rules(sure, demands)
     assignment = {
         name: place for name, place in placement.assignment.items() if any(d.variable == name for d in demands)
     }

@@ -13,7 +13,8 @@ from knowngood.core.nearest_names import find_nearest_name, find_nearest_version
 from knowngood.core.package_names import canonical_name
 from knowngood_facts.compat.broken_pairs import find_excluded_releases
 from knowngood_facts.compat.build_forecast import forecast_build
-from knowngood_facts.compat.findings import AXES, Demand, Finding, conditions_apply, fact_finding
+from knowngood_facts.compat.demands import Demand
+from knowngood_facts.compat.findings import AXES, Finding, conditions_apply, fact_finding
 from knowngood_facts.compat.metadata_store import has_metadata
 from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood_facts.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
@@ -22,7 +23,7 @@ from knowngood_facts.compat.value_domain import NONE, ValueDomain, iterate_bits,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from knowngood_facts.compat.box_search import Assignment
+    from knowngood_facts.compat.box_index import Assignment
     from knowngood_facts.compat.universe import Universe
 
 FOREIGN_HOST = "host:aarch64"

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from knowngood.core.package_names import canonical_name
+from knowngood_facts.compat.demands import Demand, find_smallest_change
 from knowngood_facts.compat.dependency_markers import ResolutionTarget
-from knowngood_facts.compat.findings import AXES, Finding, move_cost
-from knowngood_facts.compat.metadata_store import SupposedRelease, find_supposed_release
+from knowngood_facts.compat.findings import AXES, Finding
+from knowngood_facts.compat.metadata_store import find_supposed_release
 from knowngood_facts.compat.query import DEFAULT_MACHINE, PackageSpec
 from knowngood_facts.compat.requirement_graph import (
-    Excludes,
+    USUAL_PYTHONS,
     RequirementResolution,
     RequirementSearches,
     Requires,
     python_is_declared,
     resolve_packages,
 )
-from knowngood_facts.compat.requirement_solver import Clash, SearchFailure, SearchLimitError, Wish
 from knowngood_facts.compat.resolution_findings import conflict_finding, list_names
-from knowngood_facts.compat.suggestions import DISPENSABLE
-from knowngood_facts.compat.value_domain import NONE, iterate_bits
+from knowngood_facts.compat.suggestions import list_problem, suggestible_values
+from knowngood_facts.compat.value_domain import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from knowngood_facts.compat.metadata_store import MetadataStore, ReleaseDeclaration
     from knowngood_facts.compat.query_placement import QueryPlacement
     from knowngood_facts.compat.universe import Universe
-
-PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.14", "3.8")
-"""The Pythons for which a list is resolved when the query states none, the first first."""
 
 _CONFLICTS = 3
 """So many conflicts that have no package in common are reported at once."""
@@ -66,6 +62,9 @@ class QueryResolution:
     supposed: tuple[SupposedNeed, ...] = ()
     """What is required of packages that is newer than all their releases that were read."""
 
+    any_python: bool = True
+    """The query states no Python."""
+
     @property
     def is_sure(self) -> bool:
         """Whether there is a solution, and it is known what the packages of the query require."""
@@ -90,19 +89,17 @@ def resolve_query_packages(
     known = tuple(
         package for package in packages if package.version or universe.metadata.find_package(package.name) is not None
     )
-    cache: dict[object, QueryResolution] = universe.cached("resolutions", dict)
     key = (known, axes.get("python"), axes.get("glibc"), machine)
-    if key not in cache:
-        if len(cache) > 1_000:
-            cache.clear()
-        cache[key] = _resolve(universe, known, axes, machine)
-    return cache[key]
+    if key not in universe.question:
+        universe.question[key] = _resolve(universe, known, axes, machine)
+    resolution: QueryResolution = universe.question[key]
+    return resolution
 
 
 def _resolve(
     universe: Universe, packages: tuple[PackageSpec, ...], axes: Mapping[str, str], machine: str
 ) -> QueryResolution:
-    pythons: Iterable[str] = (axes["python"],) if "python" in axes else PYTHONS
+    pythons: Iterable[str] = (axes["python"],) if "python" in axes else USUAL_PYTHONS
     first: tuple[RequirementResolution, RequirementSearches] | None = None
     for python in pythons:
         target = ResolutionTarget(
@@ -124,12 +121,19 @@ def _resolve(
             if resolution is not first[0]:
                 notes = (f"it resolves with Python {python}, and not with {first[0].target.python}", *notes)
             return QueryResolution(
-                resolution=resolution, notes=notes, packages=packages, undeclared=undeclared, supposed=supposed
+                resolution=resolution,
+                notes=notes,
+                packages=packages,
+                undeclared=undeclared,
+                supposed=supposed,
+                any_python="python" not in axes,
             )
         if resolution is first[0] and not _depends_on_python(resolution):
             break
     assert first is not None  # noqa: S101 - there is at least one Python
-    return QueryResolution(resolution=first[0], findings=tuple(_conflict_findings(*first)), packages=packages)
+    findings = tuple(_conflict_findings(*first))
+    any_python = "python" not in axes
+    return QueryResolution(resolution=first[0], findings=findings, packages=packages, any_python=any_python)
 
 
 def _resolve_on_target(
@@ -142,8 +146,10 @@ def _resolve_on_target(
         releases: dict[str, set[str]] = {name: {str(version)} for name, version in pins.items()}
         for need in needs.values():
             releases.setdefault(need.package, set()).add(need.release)
-        key = f"searches {sorted((name, *sorted(texts)) for name, texts in releases.items())}"
-        searches: RequirementSearches = universe.cached(key, partial(_begin_searches, universe, releases))
+        key = frozenset((name, *sorted(texts)) for name, texts in releases.items())
+        if key not in universe.question:
+            universe.question[key] = _begin_searches(universe, releases)
+        searches: RequirementSearches = universe.question[key]
         resolution = resolve_packages(packages, target, searches)
         unmet = {(need.package, need.release): need for need in _find_supposed(resolution)}
         if not unmet.keys() - needs.keys():
@@ -158,7 +164,7 @@ def _resolve_on_target(
 
 def _begin_searches(universe: Universe, supposed: Mapping[str, Collection[str]]) -> RequirementSearches:
     store = universe.metadata.with_supposed(supposed) if supposed else universe.metadata
-    return RequirementSearches(store=store, waived=_waived_requirements(universe))
+    return RequirementSearches(store=store, waived=_waived_requirements(universe), rules=universe.index)
 
 
 def _is_supposed(store: MetadataStore, package: PackageSpec) -> bool:
@@ -196,12 +202,7 @@ def _waived_requirements(universe: Universe) -> dict[tuple[str, str, str], froze
 
 def _depends_on_python(resolution: RequirementResolution) -> bool:
     """Whether a conflict has a cause that does not hold for every Python."""
-    causes = [clash.cause for clash in resolution.conflict.failure.clashes] if resolution.conflict else []
-    return any(
-        (isinstance(cause, Excludes) and cause.kind in ("python", "wheel"))
-        or (isinstance(cause, Requires) and "python" in cause.dependency.marker)
-        for cause in causes
-    )
+    return resolution.conflict is not None and resolution.python in resolution.conflict.failure.wishes
 
 
 def _conflict_findings(resolution: RequirementResolution, searches: RequirementSearches) -> Iterator[Finding]:
@@ -269,141 +270,6 @@ def with_chains(findings: Sequence[Finding], conflicts: Sequence[Finding]) -> li
     ]
 
 
-_TRIALS = 60
-"""So many sets of pins are tried at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PinMove:
-    """Another release for each of a few packages, and what that costs in all; see `move_cost`."""
-
-    cost: int
-    changes: Mapping[str, str]
-    """Package -> release, or `none`."""
-
-
-def find_resolving_moves(
-    resolution: RequirementResolution, placement: QueryPlacement, boxes: int, kept: Collection[str] = ()
-) -> list[PinMove]:
-    """Return the changes of the fewest packages with which a list resolves, the cheapest first.
-
-    Args:
-        resolution: the list, which cannot be resolved or breaks a rule.
-        placement: the query that has the list.
-        boxes: the bits of the boxes of rules that count.
-        kept: the packages that must not change.
-    """
-    universe = placement.universe
-    selectable = {name: universe.index.domains[name].texts(mask) for name, mask in universe.selectable.items()}
-    rules = _add_rules(resolution, placement, boxes)
-    by_package: dict[str, list[Wish]] = {}
-    for wish, package in resolution.wishes.items():
-        by_package.setdefault(package.name, []).append(wish)
-    fixed = {package.name for package in resolution.wishes.values() if package.specifier == NONE} | set(kept)
-    tried: set[frozenset[str]] = set()
-    queue: list[tuple[str, ...]] = [()]
-    moves: list[PinMove] = []
-    while queue and len(tried) < _TRIALS:
-        loose = queue.pop(0)
-        if moves and len(loose) > len(moves[0].changes):
-            break
-        if frozenset(loose) in tried:
-            continue
-        tried.add(frozenset(loose))
-        try:
-            result = _try_without(resolution, rules, by_package, loose, selectable)
-        except SearchLimitError:
-            continue
-        if isinstance(result, PinMove):
-            moves.append(result)
-        else:
-            queue += [(*loose, name) for name in result if name not in fixed.union(loose)]
-    return sorted(moves, key=lambda move: move.cost)
-
-
-def _add_rules(resolution: RequirementResolution, placement: QueryPlacement, boxes: int) -> Wish:
-    """Give the search the rules that can be broken by releases of the list, and return the wish that they hold."""
-    index, store = placement.universe.index, resolution.graph.store
-    stated = {name: place for name, place in placement.assignment.items() if name in AXES}
-    names = {package.name for package in resolution.wishes.values()} | resolution.settled.keys()
-    key = f"[{boxes} {sorted(stated.items())} {sorted(names)}]"
-    if key not in resolution.search.about:
-        resolution.search.about[key] = []
-        for bit in iterate_bits(boxes):
-            masks = index.boxes[bit].masks
-            axes = masks.keys() & AXES
-            if not axes <= stated.keys() or any(not masks[name] >> stated[name] & 1 for name in axes):
-                continue
-            if not masks.keys() - AXES <= names:
-                continue
-            sets = {key: 1}
-            for name in masks.keys() - AXES:
-                package = store.find_package(name)
-                if package is None:
-                    break
-                own = package.domain
-                sets[name] = _translate(index.domains[name].texts(masks[name]), own.index, own.absent)
-            else:
-                clash = Clash(sets, index.boxes[bit].rule)
-                for name in sets:
-                    resolution.search.about.setdefault(name, []).append(clash)
-    return Wish(key, 1)
-
-
-def _translate(texts: Sequence[str], places: Mapping[str, int], absent: int) -> int:
-    mask = 0
-    for text in texts:
-        if text == NONE:
-            mask |= absent
-        elif text in places:
-            mask |= 1 << places[text]
-    return mask
-
-
-def _try_without(
-    resolution: RequirementResolution,
-    rules: Wish,
-    by_package: Mapping[str, Sequence[Wish]],
-    loose: tuple[str, ...],
-    selectable: Mapping[str, Sequence[str]],
-) -> PinMove | list[str]:
-    """Let some packages change: return their new releases, or the packages of which another has to change as well."""
-    graph = resolution.graph
-    wishes, prefer, anchors = [rules], {}, {}
-    for name, own in by_package.items():
-        if name not in loose:
-            wishes += own
-            continue
-        node = graph.node(name)
-        assert node is not None  # noqa: S101 - only packages with metadata are wishes
-        anchor = anchors[name] = own[0].mask
-        allowed = node.domain.some & ~anchor & ~node.early
-        allowed &= ~sum(
-            1 << place
-            for place, release in enumerate(node.releases)
-            if node.is_withdrawn(place) or isinstance(release, SupposedRelease)
-        )
-        if name in selectable:  # the rules know of no others
-            allowed &= _translate(selectable[name], node.domain.index, 0)
-        if name in DISPENSABLE:
-            allowed |= node.domain.absent
-        if not allowed:
-            return []
-        wishes += [Wish(name, allowed), *own[1:]]
-        costs = sorted((move_cost(node.domain, place, anchor), -place) for place in iterate_bits(allowed))
-        prefer[name] = [1 << -place for _, place in costs]
-    result = resolution.search.solve(wishes, prefer)
-    if isinstance(result, SearchFailure):
-        return list(dict.fromkeys(resolution.wishes[wish].name for wish in result.wishes if wish in resolution.wishes))
-    cost, changes = 0, {}
-    for name, anchor in anchors.items():
-        domain = graph.node(name).domain  # type: ignore[union-attr]
-        place = result[name].bit_length() - 1 if name in result else len(domain.values)
-        cost += move_cost(domain, place, anchor)
-        changes[name] = domain.text(place)
-    return PinMove(cost=cost, changes=changes)
-
-
 def find_nearest_releases(
     placement: QueryPlacement, axes: Mapping[str, str], versions: Mapping[str, str], boxes: int
 ) -> dict[str, str] | None:
@@ -419,11 +285,20 @@ def find_nearest_releases(
     if resolved is None:
         return None
     domains = placement.universe.index.domains
-    places = {name: domains[name].index[value] for name, value in axes.items() if value in domains[name].index}
-    at_cell = replace(placement, assignment={**placement.assignment, **places})
-    stated = frozenset(package.name for package in placement.packages)
-    moves = find_resolving_moves(resolved.resolution, at_cell, boxes, kept=stated)
-    return {**versions, **moves[0].changes} if moves else None
+    stated = {package.name for package in placement.packages}
+    pins = [
+        Demand(text=f"{name}=={version}", variable=name, mask=domains[name].mask(version))
+        for name, version in versions.items()
+        if name in domains and name not in stated
+    ]
+    at_cell = replace(placement, demands=[*placement.demands, *pins])
+    problem = list_problem(at_cell, resolved, boxes, suggestible_values(at_cell))
+    places = {name: 1 << domains[name].index[value] for name, value in axes.items() if value in domains[name].index}
+    problem = replace(problem, base={**problem.base, **places})
+    change = find_smallest_change(problem, pins)
+    if change is None:
+        return None
+    return {**versions, **{name: domains[name].text(place) for name, place in change.places.items()}}
 
 
 def resolve_with_cell(placement: QueryPlacement, python: str, versions: Mapping[str, str]) -> QueryResolution | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from knowngood_facts.compat.query import PackageSpec
-    from knowngood_facts.compat.requirement_solver import Clash
+    from knowngood_facts.compat.search import Clash
 
 _SOURCES = 6
 """A finding names up to so many releases whose metadata it was read from."""
@@ -48,12 +48,13 @@ class _Chains:
 
     def collect(self) -> None:
         """Follow the requirements from the packages of the list."""
-        left = list(self.listed)
+        left = list(dict.fromkeys((*self.masks, *self.listed)))
         for name, package in self.listed.items():
             releases = self.resolution.graph.store.find_package(name)
             if releases is not None:
                 self.masks[name] = releases.wanted(package)
         done: set[str] = set()
+        starts = set(left)
         while left:
             name = left.pop(0)
             if name in done:
@@ -61,7 +62,7 @@ class _Chains:
             done.add(name)
             for edge in self._edges_of(name):
                 self.edges.append(edge)
-                if edge.other not in self.listed:
+                if edge.other not in starts:
                     known = self.masks.get(edge.other, -1) & edge.allowed
                     self.masks[edge.other] = known or edge.allowed
                 left.append(edge.other)
@@ -136,12 +137,12 @@ class _Chains:
         node, target = graph.node(package), graph.node(other)
         if node is None or target is None:
             return None
-        edge = _Edge(package=package, other=other)
+        edge, python = _Edge(package=package, other=other), self.resolution.python.mask
         for place in iterate_bits(self.masks[package] & node.domain.some):
-            if graph.exclusion(node, place) is not None:
+            if graph.exclusion(node, place, python) is not None:
                 continue
             refused = 0
-            for cause, mask in graph.required_of(node, place, other):
+            for cause, mask in graph.required_of(node, place, other, python):
                 edge.specifiers[cause.dependency.specifier] = None
                 refused |= mask
             if self.masks[other] & ~refused:
@@ -154,8 +155,7 @@ class _Chains:
         """Return the reason of the conflict."""
         path = self.path()
         if path is None:
-            parts = [self._requirement_text(edge) for edge in self.edges]
-            parts += [self._exclusion_text(*exclusion) for exclusion in self.exclusions]
+            parts = self.texts()
             ends = {edge.other for edge in self.edges}
             wanted = [f"you have {_wanted_text(package)}" for name, package in self.listed.items() if name in ends]
             parts = list(dict.fromkeys([*parts, *wanted]))
@@ -166,6 +166,11 @@ class _Chains:
         bound = self._bound(last)
         reason = f"{self._subject(first)} needs {bound}" + (f" through {through}" if through else "")
         return f"{reason}, you have {_wanted_text(self.listed[last.other], with_name=False)}"
+
+    def texts(self) -> list[str]:
+        """Return what each requirement, and each exclusion, says."""
+        parts = [self._requirement_text(edge) for edge in self.edges]
+        return parts + [self._exclusion_text(*exclusion) for exclusion in self.exclusions]
 
     def _subject(self, edge: _Edge) -> str:
         extras = f" with its extra {', '.join(edge.extras)}" if edge.extras else ""
@@ -245,6 +250,27 @@ def conflict_finding(resolution: RequirementResolution, conflict: Conflict) -> F
         source=chains.sources(),
         confidence="artefact",
     )
+
+
+def describe_requirements(
+    resolution: RequirementResolution,
+    packages: Iterable[PackageSpec],
+    wanted: Mapping[str, int],
+    clashes: Sequence[Clash],
+) -> tuple[list[str], tuple[str, ...]]:
+    """Say which requirements are among clashes, and where it was read.
+
+    Args:
+        resolution: the list resolved.
+        packages: the packages of the list that collide.
+        wanted: these and others -> the releases that come into question.
+        clashes: what excludes the rest.
+    """
+    listed = {item.name: item for item in packages}
+    masks = {name: mask for name, mask in wanted.items() if resolution.graph.node(name) is not None}
+    chains = _Chains(resolution=resolution, listed=listed, clashes=clashes, masks=masks)
+    chains.collect()
+    return chains.texts(), chains.sources() if chains.edges or chains.exclusions else ()
 
 
 def _finding_id(chains: _Chains) -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from knowngood_facts.compat.findings import AXES, DemandProblem, Finding, conditions_apply, find_smallest_change
+from knowngood_facts.compat.demands import Demand, DemandProblem, find_smallest_change
+from knowngood_facts.compat.findings import AXES, Finding, conditions_apply
+from knowngood_facts.compat.metadata_store import SupposedRelease
+from knowngood_facts.compat.value_domain import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from knowngood_facts.compat.box_search import BoxIndex
+    from knowngood_facts.compat.box_index import BoxIndex
     from knowngood_facts.compat.query_placement import QueryPlacement
+    from knowngood_facts.compat.query_resolution import QueryResolution
+    from knowngood_facts.compat.requirement_graph import RequirementGraph
     from knowngood_facts.compat.universe import Universe
 
 DISPENSABLE = frozenset({"flash-attn", "flash-attn-4", "xformers"})
@@ -31,20 +38,129 @@ def stated_condition_boxes(universe: Universe, conditions: Mapping[str, str]) ->
 
 def check_problem(
     placement: QueryPlacement,
-    condition_boxes: int,
+    among: int,
+    resolved: QueryResolution | None,
     base: Mapping[str, int] | None = None,
-    *,
-    unknown_is_broken: bool = False,
 ) -> DemandProblem:
-    """Return the demands of a query as a search problem."""
-    index = placement.universe.index
-    among = index.errors | condition_boxes | (index.unknown_errors if unknown_is_broken else 0)
+    """Return the demands of a query as a search problem, with what its packages require if that is known."""
+    if resolved is not None:
+        return list_problem(placement, resolved, among, base or {})
     demands = (*placement.demands, *placement.implied_demands)
-    return DemandProblem(index=index, demands=demands, base=dict(base or {}), among=among)
+    return DemandProblem(index=placement.universe.index, demands=demands, base=dict(base or {}), among=among)
+
+
+def list_problem(
+    placement: QueryPlacement, resolved: QueryResolution, among: int, base: Mapping[str, int]
+) -> DemandProblem:
+    """Return the demands of a query on rules and on what packages require as one search problem.
+
+    Args:
+        placement: the query.
+        resolved: its packages resolved; the search that did so goes on.
+        among: the bits of the boxes of rules that count.
+        base: what is allowed of packages with facts; all that is known of those that it does not name.
+    """
+    universe, resolution = placement.universe, resolved.resolution
+    index, graph = universe.index, resolution.graph
+    named = {demand.variable for demand in placement.demands}
+    unruled = frozenset(item.name for item in resolution.wishes.values() if item.name in index.domains) - named
+    # Of a package with facts only releases with facts are known to break no rule; another may follow from the query.
+    known = {name: set(index.domains[name].values) for name in universe.packages}
+    beyond = {name for name, text in resolution.settled.items() if name in known and text not in known[name]}
+    beyond |= {name for name in known if not graph.translate(name, index.domains[name].some)}
+    beyond |= {name for name in known if _has_supposed_release(graph, name)}
+    sets = {name: index.domains[name].all for name in universe.packages if name not in unruled | beyond}
+    sets |= {name: mask for name, mask in base.items() if name not in unruled | beyond}
+    if "python" not in named:
+        pythons = resolution.preferred_pythons if resolved.any_python else [resolution.python.mask]
+        sets["python"] = functools.reduce(operator.or_, pythons)
+    implied = (
+        replace(
+            item, mask=graph.translate(item.variable, item.mask) | _values_without_facts(index, graph, item.variable)
+        )
+        if item.variable in unruled
+        else item
+        for item in placement.implied_demands
+    )
+    demands = [*placement.demands, *implied]
+    further, replaceable = [], dict[str, int]()
+    for wish, package in resolution.wishes.items():
+        if wish.variable.endswith("]") or package.is_constraint or package.specifier == NONE:
+            further.append(wish)
+        elif package.name in unruled or package.name not in index.domains:
+            demands.append(Demand(text=package.text, variable=package.name, mask=wish.mask))
+            replaceable[package.name] = _replaceable_releases(graph, package.name, base)
+    return DemandProblem(
+        index=index,
+        demands=tuple(demands),
+        base=sets,
+        among=among,
+        resolution=resolution,
+        further=tuple(further),
+        replaceable=replaceable,
+        unruled=unruled,
+    )
+
+
+def with_releases_beyond_facts(problem: DemandProblem) -> DemandProblem:
+    """Return a problem in which a package with facts may also be older or newer than all of its releases with facts."""
+    resolution, rules = problem.resolution, problem.index.domains
+    if resolution is None:
+        return problem
+    graph = resolution.graph
+    beyond: dict[str, int] = {}
+    for name in rules.keys() - AXES:
+        known = graph.translate(name, rules[name].some)
+        if graph.node(name) is not None and known:
+            least = known & -known
+            beyond[name] = (
+                graph.all_values(name) & ~graph.absence(name) & (least - 1 | ~((1 << known.bit_length()) - 1))
+            )
+    wished = {wish.variable: wish.mask for wish in resolution.wishes}
+
+    def widen(name: str, mask: int) -> int:
+        return mask if name in problem.unruled else graph.translate(name, mask) | beyond[name]
+
+    demands = [
+        replace(item, mask=widen(item.variable, item.mask) & wished.get(item.variable, -1))
+        if item.variable in beyond
+        else item
+        for item in problem.demands
+    ]
+    base = {name: widen(name, mask) if name in beyond else mask for name, mask in problem.base.items()}
+    return replace(problem, demands=tuple(demands), base=base, unruled=problem.unruled | beyond.keys())
+
+
+def _values_without_facts(index: BoxIndex, graph: RequirementGraph, name: str) -> int:
+    """Return the releases of a package that the rules do not know: nothing that they imply excludes one."""
+    return graph.all_values(name) & ~graph.translate(name, index.domains[name].some)
+
+
+def _has_supposed_release(graph: RequirementGraph, name: str) -> bool:
+    """Whether the newest release of a package is one that nobody read."""
+    node = graph.node(name)
+    return node is not None and isinstance(node.releases[len(node.releases) - 1], SupposedRelease)
+
+
+def _replaceable_releases(graph: RequirementGraph, name: str, base: Mapping[str, int]) -> int:
+    """Return what may replace a release of a package, as values of its metadata; where rules know some, only those."""
+    node = graph.node(name)
+    if node is None:
+        return 0
+    withdrawn = sum(
+        1 << place
+        for place, release in enumerate(node.releases)
+        if node.is_withdrawn(place) or isinstance(release, SupposedRelease)
+    )
+    known = graph.translate(name, base[name]) if name in base else node.domain.some
+    return known & node.domain.some & ~node.early & ~withdrawn | (node.domain.absent if name in DISPENSABLE else 0)
 
 
 def find_suggestions(
-    placement: QueryPlacement, conditions: Mapping[str, str], findings: Sequence[Finding]
+    placement: QueryPlacement,
+    conditions: Mapping[str, str],
+    findings: Sequence[Finding],
+    resolved: QueryResolution | None,
 ) -> list[dict[str, str]]:
     """Return changes of pins that make a broken query valid, the best first; each is package -> version or `none`.
 
@@ -59,21 +175,22 @@ def find_suggestions(
         if condition_boxes >> bit & 1 and box.rule.forbid and placement.may_lie_in(box)
     ]
     base = suggestible_values(placement) | {"attn": kept_attentions(universe.index, met)}
-    problem = check_problem(placement, condition_boxes, base, unknown_is_broken=True)
-    pins = [demand for demand in placement.demands if demand.variable and demand.variable not in AXES]
+    among = universe.index.errors | universe.index.unknown_errors | condition_boxes
+    problem = check_problem(placement, among, resolved, base)
+    implied = placement.implied_demands
+    pins = [demand for demand in problem.demands if demand.variable not in AXES and demand not in implied]
     change = find_smallest_change(problem, pins)
     if change is None or not change.places:
         return []
     quiet = problem.among | new_warning_boxes(placement, conditions)
     ranked = []
-    for own, narrowed in (*((0, base) for base in _bases_of_fixes(problem, findings)), (1, base)):
+    for own, narrowed in (*((0, base) for base in _bases_of_fixes(problem, findings)), (1, problem.base)):
         for loud, among in ((0, quiet), (1, problem.among)):
             better = find_smallest_change(replace(problem, base=narrowed, among=among), pins)
             if better is not None and len(better.places) == len(change.places):
                 ranked.append((own, loud, better.cost, better))
-    domains = universe.index.domains
     changes = [
-        {name: domains[name].text(place) for name, place in best.places.items()}
+        {name: problem.domain(name).text(place) for name, place in best.places.items()}
         for *_, best in sorted(ranked, key=lambda item: item[:3])
     ]
     return [change for place, change in enumerate(changes) if change not in changes[:place]]

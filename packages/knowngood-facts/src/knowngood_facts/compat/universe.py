@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.attention import ATTENTION
-from knowngood_facts.compat.box_search import BoxIndex
+from knowngood_facts.compat.box_index import BoxIndex
 from knowngood_facts.compat.broken_pairs import ReadTable, boxes_of_broken_pairs, no_broken_uses
 from knowngood_facts.compat.build_forecast import ReadBuilds, list_build_rules, no_builds
 from knowngood_facts.compat.factbook import DRIVERS, Factbook
@@ -132,6 +132,19 @@ class Universe:
     @cached_property
     def _cache(self) -> dict[str, Any]:
         return {}
+
+    @cached_property
+    def question(self) -> dict[object, Any]:
+        """What the searches for the present question keep."""
+        return {}
+
+    def begin_question(self) -> None:
+        """Forget what was learned for earlier questions.
+
+        It is true, but which of several true reasons a search finds, and which releases, depends on what it knows.
+        """
+        self.question.clear()
+        self.index.searches.clear()
 
     def cached(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return the result of `compute`, which is called only the first time for this name."""

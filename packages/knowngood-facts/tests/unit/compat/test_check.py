@@ -622,8 +622,13 @@ def test_what_holds_under_conditions_that_were_not_stated_is_one_line(capsys: py
 @pytest.mark.parametrize(
     ("packages", "gpu", "because", "changed"),
     [
-        (["xformers==0.0.26.post1", "transformers==5.20.2"], None, "torch==2.3.0 follows from what", "xformers"),
-        (["vllm==0.23.0"], "V100", "torch==2.11.0 follows from what the list requires", "vllm"),
+        (
+            ["xformers==0.0.26.post1", "transformers==5.20.2"],
+            None,
+            "xformers 0.0.26.post1 needs torch==2.3.0",
+            "xformers",
+        ),
+        (["vllm==0.23.0"], "V100", "vllm 0.23.0 needs torch==2.11.0", "vllm"),
         (["vllm==0.23.0"], "H100", "", ""),
     ],
 )
@@ -968,6 +973,20 @@ def test_whether_a_wheel_for_another_minor_release_loads_is_unknown():
     assert [item.id for item in result.findings if item.id.startswith("unknown:")] == ["unknown:wheel-torch-minor"]
     same = ask("flash-attn==2.8.3+cu13torch2.11cxx11abiTRUE", "torch==2.11.0")
     assert same.verdict == "compatible"
+
+
+def test_what_only_rules_and_requirements_together_exclude_is_broken():
+    """Torchvision 0.29.2 needs torch 2.14, which is built with CUDA 13, whose driver is 580 or newer."""
+    answer = ask("torchvision==0.29.2", driver="560.35.03", python="3.11")
+    [error] = [finding for finding in answer.findings if finding.severity == "error"]
+    assert error.id == "collision:driver+torchvision"
+    assert "torchvision 0.29.2 needs torch>=2.14.0; torch" in error.because
+    assert ask("torchvision==0.29.2", driver="580.65.06", python="3.11").verdict == "compatible"
+
+
+def test_a_release_without_facts_that_would_do_is_no_contradiction():
+    """Tokenizers 0.13 goes with a transformers that is older than those with facts."""
+    assert ask("trl==0.7.1", "tokenizers==0.13.3", python="3.10").verdict == "compatible"
 
 
 @pytest.mark.parametrize(

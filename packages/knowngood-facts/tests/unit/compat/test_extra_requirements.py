@@ -46,3 +46,23 @@ def test_an_extra_that_is_asked_for_is_a_requirement():
     packages = tuple(filter(None, map(parse_requirement, ("verl[vllm]==0.9.1", "vllm==0.26.0"))))
     answer = check_query(KNOWN.universe, Query(packages=packages), KNOWN.published)
     assert answer.verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("release", "other", "below", "at"),
+    [
+        # `ACCELERATE_MIN_VERSION` of transformers: below it `Trainer` raises an ImportError, as if there were none.
+        ("4.44.2", "accelerate", "0.20.3", "0.21.0"),
+        ("4.57.6", "accelerate", "0.25.0", "0.26.0"),
+        ("5.2.0", "accelerate", "1.0.1", "1.1.0"),
+        ("5.2.0", "kernels", "0.9.0", "0.10.2"),
+    ],
+)
+def test_what_only_an_extra_names_is_a_requirement_where_the_code_refuses_less(release, other, below, at):
+    def conflicts(version: str) -> list[str]:
+        packages = tuple(filter(None, map(parse_requirement, (f"transformers=={release}", f"{other}{version}"))))
+        answer = check_query(KNOWN.universe, Query(packages=packages), KNOWN.published)
+        return [item.id for item in answer.findings if item.id.startswith("requires:")]
+
+    assert conflicts(f"=={below}") == [f"requires:transformers:{other}"]
+    assert conflicts(f"=={at}") == conflicts("") == []

@@ -206,6 +206,7 @@ def without(query: dict[str, Any], demand: str) -> dict[str, Any]:
 
 
 @given(requests())
+@example({"packages": {"torch": ">=2.0.0", "triton": "==3.7.0"}, "driver": "470.10"})  # torch>=2.0.0 means every torch
 @settings(deadline=None, max_examples=120)
 def test_picked_cells_are_valid_and_conflicts_minimal(query: dict[str, Any]):
     picked = pick_cells(KNOWN.universe, query_from_document(query), KNOWN.published)
@@ -395,6 +396,17 @@ def test_a_change_is_suggested_for_a_host_with_a_cpu_of_arm():
     checked = check_query(KNOWN.universe, query_from_document(document), KNOWN.published)
     assert checked.verdict == "broken"
     assert checked.changes
+
+
+def test_what_is_not_known_to_fit_is_no_contradiction():
+    """Nothing is known of flash-attn-3, which has no release; on a V100 other rules exclude FlashAttention 3."""
+    known = knowledge.load_knowledge()
+    query = query_from_document({"attn": "fa3"})
+    unsure = pick_cells(known.for_query(query, cells=True), query, known.published)
+    assert (unsure.exit_code, [clash.demand for clash in unsure.conflict]) == (3, ["attn=fa3"])
+    query = query_from_document({"attn": "fa3", "gpu": "V100"})
+    sure = pick_cells(known.for_query(query, cells=True), query, known.published)
+    assert (sure.exit_code, {clash.demand for clash in sure.conflict}) == (1, {"attn=fa3", "gpu=V100"})
 
 
 def test_a_build_of_torch_from_another_index_is_unread_and_its_release_is_offered():

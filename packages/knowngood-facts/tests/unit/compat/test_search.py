@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowngood_facts.compat import knowledge
-from knowngood_facts.compat.box_search import BoxIndex, BoxSearch
-from knowngood_facts.compat.factbook import Factbook
-from knowngood_facts.compat.findings import (
+from knowngood_facts.compat.box_index import BoxIndex
+from knowngood_facts.compat.demands import (
     Demand,
     DemandProblem,
     find_minimal_conflict,
@@ -20,6 +19,7 @@ from knowngood_facts.compat.findings import (
     find_smallest_change,
     move_cost,
 )
+from knowngood_facts.compat.factbook import Factbook
 from knowngood_facts.compat.rule import Rule
 from knowngood_facts.compat.rule_boxes import Box, ValueSpace
 from knowngood_facts.compat.value_domain import ValueDomain
@@ -81,8 +81,7 @@ def test_search_agrees_with_brute_force(problem: DemandProblem):
     if found is not None:
         assert valid(problem.index, found)
         assert meets(found, problem.demands)
-    sets = {demand.variable: demand.mask for demand in problem.demands}
-    assert BoxSearch(index=problem.index, among=problem.among).exists(sets) is there
+    assert problem.possible(problem.demands) is there
 
 
 @given(problems())
@@ -103,7 +102,7 @@ def test_the_rules_of_a_conflict_suffice(problem: DemandProblem):
     conflict = find_minimal_conflict(problem)
     if not conflict:
         return
-    told = {problem.index.boxes[bit].rule.id for bit in find_minimal_rules(problem, conflict)}
+    told = {box.rule.id for box in find_minimal_rules(problem, conflict)}
     for left_out in [None, *told]:
         boxes = [box for box in problem.index.boxes if box.rule.id in told - {left_out}]
         there = any(

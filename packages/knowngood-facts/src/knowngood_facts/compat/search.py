@@ -1,10 +1,10 @@
-"""A search for releases that go together, which learns from each failure. Pure.
+"""The search for values that go together, which learns from each failure; `check`, `pick` and suggestions ask it. Pure.
 
 It decides in the way of PubGrub: what cannot be true together is a `Clash`, sets of values of a few variables.
-A variable is a package (its releases and its absence) or an extra of one (asked for, or not). A failure is traced back
-along the clashes that led to it, and what follows from them is kept as a new clash. Sets of values are the bits of
-integers, as in `compat.box_search`; but here clashes come while the search goes on, because of a hundred
-packages with their thousand requirements only a few matter.
+A variable is an axis, a package (its releases and its absence), or an extra of one (asked for, or not). A failure is
+traced back along the clashes that led to it, and what follows from them is kept as a new clash. Sets of values are the
+bits of integers. Clashes of rules are known from the start; those of requirements come while the search goes on,
+because of a hundred packages with their thousand requirements only a few matter.
 """
 
 from __future__ import annotations
@@ -50,22 +50,24 @@ class SearchFailure:
     """The wishes that cannot be fulfilled together; some of them may be left out still."""
     clashes: tuple[Clash, ...]
     """The clashes with a cause that exclude them, each once."""
+    excluded: Mapping[Wish, int]
+    """Wish -> values of its variable, its own among them, none of which goes with the other wishes."""
 
 
 class ClashSource(Protocol):
     """Where the search learns about variables while it goes on."""
 
-    def everything(self, variable: str) -> int:
+    def all_values(self, variable: str) -> int:
         """Return all values of a variable."""
 
     def absence(self, variable: str) -> int:
-        """Return the bit of a variable's absence."""
+        """Return the bit of a variable's absence; 0 for one that always has a value."""
 
     def expand(self, variable: str, value: int) -> Sequence[Clash]:
         """Return what is known about one value of a variable, which has been chosen; nothing when it is asked again."""
 
-    def prefer(self, variable: str, mask: int) -> int:
-        """Return the bit of the best value of a mask that has no absence."""
+    def prefer(self, variable: str, mask: int, values: Mapping[str, int]) -> int:
+        """Return the bit of the best value of a mask that has no absence; `values` are left of the variables."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class _Step:
 
 
 @dataclass(kw_only=True)
-class RequirementSearch:
+class Search:
     """A search; it can be asked again with other wishes, and what it learned is kept."""
 
     source: ClashSource
@@ -104,6 +106,26 @@ class RequirementSearch:
     """Variable -> all its values, for those that a clash is about."""
     settled: dict[str, int] = field(default_factory=dict)
     """What followed from the last wishes before anything was decided: variable -> the bit of its only value."""
+    decided: dict[str, None] = field(default_factory=dict)
+    """The variables that get a value even when nothing narrows them: axes, and those whose absence may collide."""
+    impossible: Clash | None = None
+    """A clash that no values avoid."""
+    fresh: list[Clash] = field(default_factory=list)
+    """The clashes that were not applied yet while nothing is wished."""
+
+    def add(self, clash: Clash) -> None:
+        """Add a clash that is known before the search."""
+        source = self.source
+        # What every value of a variable takes part in says nothing about it.
+        clash.sets = {name: mask for name, mask in clash.sets.items() if mask != source.all_values(name)}
+        if not clash.sets:
+            self.impossible = clash
+        doubtful = [name for name, mask in clash.sets.items() if mask & source.absence(name)]
+        self.fresh.append(clash)
+        for name in clash.sets:
+            self.about.setdefault(name, []).append(clash)
+            if not source.absence(name) or (len(doubtful) > 1 and name in doubtful):
+                self.decided[name] = None
 
     def solve(
         self, wishes: Sequence[Wish], prefer: Mapping[str, Sequence[int]] | None = None
@@ -117,7 +139,7 @@ class RequirementSearch:
         """
         self._go_back(0)
         self.decisions = 0
-        clash = self._propagate(list(self.about))
+        clash = self.impossible = self.impossible or self._propagate_fresh()
         while True:
             if clash is not None:
                 learned = self._learn(clash)
@@ -129,8 +151,10 @@ class RequirementSearch:
             if level < len(wishes):
                 wish = wishes[level]
                 left = self._left(wish.variable)
+                if not wish.mask:
+                    return SearchFailure(wishes=(wish,), clashes=(), excluded={wish: 0})
                 if not left & wish.mask:
-                    refused = Clash({wish.variable: self.source.everything(wish.variable) & ~wish.mask}, wish)
+                    refused = Clash({wish.variable: self.source.all_values(wish.variable) & ~wish.mask}, wish)
                     return self._explain(refused, wishes)
                 self.starts.append(len(self.steps))
                 clash = self._narrow_and_propagate(wish.variable, left & wish.mask)
@@ -147,14 +171,32 @@ class RequirementSearch:
             self.starts.append(len(self.steps))
             clash = self._narrow_and_propagate(*chosen)
 
+    def find_minimal_failure(self, wishes: Sequence[Wish], always: Sequence[Wish] = ()) -> SearchFailure | None:
+        """Return why wishes cannot be fulfilled together, none of which can be left out; `None` when they can.
+
+        Args:
+            wishes: the earlier ones are left out first.
+            always: wishes that are never left out; those of them that the failure needs are among its wishes too.
+        """
+        failure = self.solve([*always, *wishes])
+        if not isinstance(failure, SearchFailure):
+            return None
+        kept = list(wishes)
+        for wish in wishes:
+            fewer = [item for item in kept if item != wish]
+            result = self.solve([*always, *fewer]) if wish in failure.excluded else failure
+            if isinstance(result, SearchFailure):
+                kept, failure = fewer, result
+        return failure
+
     def _left(self, variable: str) -> int:
         mask = self.values.get(variable)
-        return self._everything(variable) if mask is None else mask
+        return self._all_values(variable) if mask is None else mask
 
-    def _everything(self, variable: str) -> int:
+    def _all_values(self, variable: str) -> int:
         mask = self.domains.get(variable)
         if mask is None:
-            mask = self.domains[variable] = self.source.everything(variable)
+            mask = self.domains[variable] = self.source.all_values(variable)
         return mask
 
     def _choose(self, prefer: Mapping[str, Sequence[int]]) -> tuple[str, int] | None:
@@ -172,7 +214,13 @@ class RequirementSearch:
                 count = mask.bit_count()
                 if best_name is None or count < best_count:
                     best_count, best_name = count, name
-        return None if best_name is None else (best_name, self.source.prefer(best_name, values[best_name]))
+        if best_name is not None:
+            return best_name, self.source.prefer(best_name, values[best_name], values)
+        for name in self.decided:
+            left = self._left(name)
+            if left & (left - 1):
+                return name, left & self.source.absence(name) or self.source.prefer(name, left, values)
+        return None
 
     def _narrow(self, variable: str, mask: int, clash: Clash | None) -> None:
         if variable not in self.values:
@@ -191,11 +239,22 @@ class RequirementSearch:
 
     def _add(self, clash: Clash) -> Clash | None:
         """Add a clash, and apply it."""
+        self.fresh.append(clash)
         for name in clash.sets:
             self.about.setdefault(name, []).append(clash)
         touched: list[str] = []
         failed = self._apply(clash, touched)
         return failed or self._propagate(touched)
+
+    def _propagate_fresh(self) -> Clash | None:
+        """Apply the clashes that came since nothing was wished the last time; return one that is violated."""
+        touched: list[str] = []
+        for clash in self.fresh:
+            failed = self._apply(clash, touched)
+            if failed is not None:
+                return failed
+        self.fresh.clear()
+        return self._propagate(touched)
 
     def _propagate(self, touched: list[str]) -> Clash | None:
         """Apply the clashes about changed variables until nothing changes; return one that is violated."""
@@ -209,6 +268,7 @@ class RequirementSearch:
                 name = self.unexpanded.pop()
                 violated = None
                 for clash in self.source.expand(name, self.values[name]):
+                    self.fresh.append(clash)
                     for other in clash.sets:
                         self.about.setdefault(other, []).append(clash)
                     violated = violated or self._apply(clash, touched)
@@ -222,7 +282,7 @@ class RequirementSearch:
         for name, mask in clash.sets.items():
             left = values.get(name)
             if left is None:
-                left = self._everything(name)
+                left = self._all_values(name)
             if left & ~mask:
                 if free is not None or not left & mask:
                     return None
@@ -280,13 +340,13 @@ class RequirementSearch:
         for name, mask in two.sets.items():
             if name != variable:
                 sets[name] = sets.get(name, -1) & mask
-        if either != self.source.everything(variable):
+        if either != self.source.all_values(variable):
             sets[variable] = either
         return Clash(sets, None, (one, two))
 
     def _explain(self, clash: Clash, wishes: Sequence[Wish]) -> SearchFailure:
         """Trace a violated clash back to the wishes, and collect the clashes with a cause on the way."""
-        used: list[Wish] = []
+        excluded: dict[Wish, int] = {}
         while clash.sets:
             _widen(clash)
             places = {name: self._satisfier(name, mask) for name, mask in clash.sets.items()}
@@ -295,14 +355,17 @@ class RequirementSearch:
             reason = step.clash
             if reason is None:
                 wish = wishes[step.level - 1]
-                used.append(wish)
-                reason = Clash({last: self.source.everything(last) & ~wish.mask}, wish)
+                excluded[wish] = excluded.get(wish, wish.mask) | clash.sets[last]
+                reason = Clash({last: self.source.all_values(last) & ~wish.mask}, wish)
             clash = self._resolve(clash, reason, last)
         causes = [item for item in _ancestors(clash) if not item.parents]
-        used += [item.cause for item in causes if isinstance(item.cause, Wish)]
+        for item in causes:
+            if isinstance(item.cause, Wish):
+                excluded.setdefault(item.cause, item.cause.mask)
         return SearchFailure(
-            wishes=tuple(wish for wish in wishes if wish in used),
+            wishes=tuple(wish for wish in wishes if wish in excluded),
             clashes=tuple(item for item in causes if not isinstance(item.cause, Wish)),
+            excluded=excluded,
         )
 
 
