@@ -127,7 +127,10 @@ def propose_cells(known: CompatKnowledge, release: UpstreamRelease, gpus: Iterab
         request = query.query_from_document({"gpu": gpu, "packages": {release.package: release.version}})
         answer = pick_cells(known.for_query(request, cells=True), request, known.published, count=1)
         if answer.choices:
-            cell, extras = cell_with_extras(answer.choices[0])
+            choice = answer.choices[0]
+            if release.package not in packages_of_cell(choice.cell):  # `pick` leaves out what has no facts
+                choice = replace(choice, extras={**choice.extras, release.package: release.version})
+            cell, extras = cell_with_extras(choice)
             proposals[gpu] = CellProposal(cell=cell, extras=extras)
         elif answer.conflict:
             reasons = (str(rule["because"]) for clash in answer.conflict for rule in clash.rules)
@@ -171,7 +174,9 @@ def release_finding(
     """Return the finding about one new release: what it fits and breaks, and the cells that it makes possible."""
     fits = [item for item in verdicts if item.verdict in (CheckVerdict.COMPATIBLE, CheckVerdict.VERIFIED)]
     parts = [f"{release}: fits {len(fits)} of {len(verdicts)} cells" if verdicts else f"{release}: no cell has it"]
-    parts += [f"breaks: {item}" if item.stops else f"fails in part: {item}" for item in breaks]
+    parts += [f"{'breaks' if item.stops else 'fails in part'}: {item}" for item in breaks if item.imports]
+    if functions := sum(item.functions for item in breaks if not item.imports):
+        parts.append(f"{functions} functions of other packages fail when they run")
     parts += dict.fromkeys(f"pick makes {item}" for item in proposals)
     if broken := [item for item in verdicts if item.verdict is CheckVerdict.BROKEN]:
         ids = dict.fromkeys(name for item in broken for name in item.ids)
@@ -179,7 +184,9 @@ def release_finding(
     return NightlyFinding(
         check=NightlyCheck.UPSTREAM,
         kind="release",
-        severity=NightlySeverity.WARNING if any(not item.declared for item in breaks) else NightlySeverity.INFO,
+        severity=NightlySeverity.WARNING
+        if any(item.imports and not item.declared for item in breaks)
+        else NightlySeverity.INFO,
         subject=str(release),
         text="; ".join(parts),
         cells=tuple(item.cell for item in fits),

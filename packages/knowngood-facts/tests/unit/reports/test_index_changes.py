@@ -13,6 +13,7 @@ from knowngood.project.checkout import find_project, read_matrix_text
 from knowngood.project.core_facts import load_matrix_facts
 from knowngood_facts.compat import knowledge
 from knowngood_facts.compat.check_answer import CheckVerdict
+from knowngood_facts.facts.broken_use_table import BrokenUse, UseFailure
 from knowngood_facts.reports import index_changes
 from knowngood_facts.reports.index_changes import CellProposal, ReleaseVerdict, UpstreamRelease
 from knowngood_facts.reports.new_breaks import NewBreak
@@ -52,6 +53,12 @@ def test_pick_makes_a_cell_of_a_release():
     release = UpstreamRelease(package="transformers", version="5.0.0")
     made = index_changes.propose_cells(KNOWN, release, ["sm_90"])["sm_90"]
     assert (made.cell.gpu, made.cell.transformers) == ("sm_90", "5.0.0")
+
+
+def test_the_cell_of_a_trainer_without_facts_has_the_trainer():
+    release = UpstreamRelease(package="trl", version="1.16.0")
+    made = index_changes.propose_cells(KNOWN, release, ["sm_90"])["sm_90"]
+    assert made.cell.framework_pin == ("trl", "1.16.0")
 
 
 def test_a_release_without_a_cell_has_a_reason():
@@ -109,8 +116,8 @@ def test_the_axis():
 @pytest.mark.parametrize(
     ("declared", "stops", "severity", "words"),
     [
-        (False, True, "warning", "breaks: it fails"),
-        (True, True, "info", "; its metadata excludes that"),
+        (False, True, "warning", "breaks: app 1.0 with torch 2.99.0: app uses torch:old"),
+        (True, True, "info", "(its metadata excludes that)"),
         (False, False, "warning", "fails in part"),
     ],
 )
@@ -121,12 +128,26 @@ def test_the_finding_names_fits_breaks_and_broken_pairs(declared, stops, severit
         ReleaseVerdict(cell="b", verdict=CheckVerdict.BROKEN, ids=("rule-x",)),
         ReleaseVerdict(cell="c", verdict=CheckVerdict.UNKNOWN, ids=()),
     ]
-    broken = NewBreak(pair={"app": "1.0", "torch": "2.99.0"}, stops=stops, because="it fails", declared=declared)
+    use = BrokenUse(
+        module="app",
+        target="torch:old",
+        failure=UseFailure.NAME,
+        detail="",
+        place="",
+        callers=1,
+        reached=int(stops),
+        callees=1,
+    )
+    pair = {"app": "1.0", "torch": "2.99.0"}
+    broken = [
+        NewBreak(pair=pair, imports=(use,), stops=stops, functions=0, declared=declared),
+        NewBreak(pair=pair, imports=(), stops=False, functions=2, declared=False),
+    ]
     proposals = [CellProposal(cell=CELL, locks=True, note="locks"), CellProposal(cell=None, note="too old")]
-    found = index_changes.release_finding(release, seen, proposals, [broken])
+    found = index_changes.release_finding(release, seen, proposals, broken)
     assert found.severity == severity
     assert "fits 1 of 3 cells" in found.text
     assert found.text.endswith(f"pick makes {CELL}: locks; pick makes none: too old; breaks 1 (rule-x)")
     assert words in found.text
-    assert "app 1.0 with torch 2.99.0" in found.text
+    assert "; 2 functions of other packages fail when they run; pick makes" in found.text
     assert found.cells == ("a",)

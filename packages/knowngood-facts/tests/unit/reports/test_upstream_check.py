@@ -91,5 +91,6 @@ def test_what_a_new_release_breaks_is_named_with_the_caller(check, monkeypatch, 
     monkeypatch.setattr(UpstreamCheck, "_read_atlas", read_atlas)
     monkeypatch.setattr(upstream_check.knowledge, "load_knowledge", lambda _, load=knowledge.load_knowledge: load())
     (finding,) = check._judge(check.here.root, [], ["lib"], print)
-    assert "lib 1.1: no cell has it; breaks: app 1.0 uses `old` of `lib`, gone since lib 1.1" in finding.text
+    note = " (its metadata excludes that)" if declared else ""
+    assert f"lib 1.1: no cell has it; breaks: app 1.0 with lib 1.1{note}: app uses lib:old" in finding.text
     assert finding.severity == severity
