@@ -344,26 +344,25 @@ class AtlasFile:
         if self._offsets[-1] != len(content):
             raise self._damage("it is cut off")
         self._texts: dict[int, str] = {}
+        self._sections: dict[int, Mapping[str, slice]] = {}
         self._masks: dict[str, int] = {}
 
     def rows(self, module: str) -> list[tuple[str, str, str, int]]:
         """Return (path, kind, detail, mask) of everything in a module; empty when no release has the module."""
         place = bisect_right(self._names, module) - 1
-        if place < 0:
-            return []
-        text = self._block(place)
-        start = 0 if text.startswith(f"#{module}\n") else text.find(f"\n#{module}\n") + 1
-        if not start and not text.startswith(f"#{module}\n"):
-            return []
-        begin = text.index("\n", start) + 1
-        end = text.find("\n#", begin - 1)
-        return list(self._parse(text[begin : len(text) if end < 0 else end + 1]))
+        section = self._find_sections(place).get(module) if place >= 0 else None
+        return list(self._parse(self._block(place)[section])) if section else []
 
     def modules(self) -> Iterator[str]:
         """Yield the name of every module, sorted."""
+        yield from (module for module, _ in self.sections())
+
+    def sections(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of every module, sorted, with the text of its rows."""
         for place in range(len(self._names)):
-            lines = self._block(place).splitlines()
-            yield from (line[1:] for line in lines if line.startswith("#") and not line.startswith(f"#{EXPORTS}"))
+            for module, section in self._find_sections(place).items():
+                if not module.startswith(EXPORTS):
+                    yield module, self._block(place)[section]
 
     def find_rows(self, part: str) -> Iterator[tuple[str, tuple[str, str, str, int]]]:
         """Yield module and row of every row whose line begins with `part`, such as `Qwen2Attention TAB c`."""
@@ -452,6 +451,17 @@ class AtlasFile:
             except (zstandard.ZstdError, UnicodeDecodeError) as error:
                 raise self._damage(f"block {place}: {error}") from None
         return self._texts[place]
+
+    def _find_sections(self, place: int) -> Mapping[str, slice]:
+        """Return each module of a block with the part of its text that has its rows; found once, as many are read."""
+        if place not in self._sections:
+            sections, end = {}, -1
+            for part in self._block(place).removeprefix("#").split("\n#"):
+                module, begin = part.partition("\n")[0], end + 2
+                end = begin + len(part)
+                sections[module] = slice(begin + len(module) + 1, end + 1)
+            self._sections[place] = sections
+        return self._sections[place]
 
     def _damage(self, reason: str) -> InputError:
         text = f"this is not an atlas file ({reason}); {_REMEDY}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from knowngood.core.data_files import read_data_text, write_compressed_text
+from knowngood.core.data_files import read_data_bytes, read_data_text, write_compressed_text
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.local_files import write_atomically
 from knowngood_facts.facts.atlas_file import RowKind
 from knowngood_facts.facts.atlas_harvest import parse_atlas_field
 from knowngood_facts.facts.atlas_lookup import (
@@ -25,6 +28,7 @@ from knowngood_facts.facts.broken_use_table import (
     BrokenUseTable,
     UseFailure,
     list_table_packages,
+    read_broken_uses,
     table_path,
 )
 from knowngood_facts.facts.guard_program import RunningCode
@@ -36,6 +40,10 @@ if TYPE_CHECKING:
 
     from knowngood_facts.facts.atlas_lookup import NamePresence
 
+_CLASSES_AND_IMPORTS = lazy_pattern(
+    rf"(?m)^([^\t\n]*)\t([{RowKind.CLASS}{RowKind.IMPORT}{RowKind.STAR}])\t([^\t\n]+)\t"
+)
+_NAMES_OF_BASES = lazy_pattern(r"[^.:,?]+")
 _INHERITED = "super"
 """The module in the target of a use of a method that a class has from its bases."""
 
@@ -57,20 +65,20 @@ def find_broken_uses(
     open_callee: OpenAtlas,
     is_shared: Callable[[str], bool] = lambda _: False,
     purposes: Collection[str] = (),
+    among: Collection[str] | None = None,
 ) -> dict[str, list[BrokenUse]]:
     """Return the callee's package -> uses of it that break, in the order of the caller's modules.
 
     `open_callee` gives the atlas that has a top-level module, or `None`. `is_shared` says whether another package has a
     module too (flash-attn-4 has `flash_attn.cute`): what is missing in one may come from the other. `purposes` are the
-    names of the caller that people install it for.
+    names of the caller that people install it for. `among` are the packages whose use is judged; None for all.
     """
-    search = _Search(caller, open_callee, is_shared)
-    search.exports = find_exports(caller, purposes)
+    search = _Search(caller, open_callee, is_shared, purposes, among)
     for module in list(caller.file.modules()):
         if module.startswith("@"):
             for use in search.list_uses(module):
                 search.judge_use(use)
-        else:
+        elif module in search.deriving:
             search.judge_overrides(module)
     return {package: list(table.values()) for package, table in sorted(search.broken.items())}
 
@@ -78,16 +86,75 @@ def find_broken_uses(
 class _Search:
     """Collects what breaks of one caller."""
 
-    def __init__(self, caller: AtlasLookup, open_callee: OpenAtlas, is_shared: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        caller: AtlasLookup,
+        open_callee: OpenAtlas,
+        is_shared: Callable[[str], bool],
+        purposes: Collection[str],
+        among: Collection[str] | None,
+    ) -> None:
         self.broken: dict[str, dict[tuple[str, str, UseFailure, str, bool, int], BrokenUse]] = {}
-        self.exports: Mapping[str, ModuleExports] = {}
         self._caller = caller
         self._open = open_callee
         self._is_shared = is_shared
+        self._purposes = purposes
+        self._among = among
+        self._judged: dict[str, bool] = {}
         self._bases = BaseMethods(caller, open_callee)
         self._running = RunningCode(caller)
-        self._reach = find_reached_modules(caller)
         self._calls: dict[str, dict[str, list[tuple[str, int]]]] = {}
+
+    @cached_property
+    def _exports(self) -> Mapping[str, ModuleExports]:
+        return find_exports(self._caller, self._purposes)
+
+    @cached_property
+    def _reach(self) -> Mapping[str, int]:
+        return find_reached_modules(self._caller)
+
+    @cached_property
+    def deriving(self) -> Mapping[str, set[str]]:
+        """Module -> its classes that may derive from a class of a judged package.
+
+        Bases are followed by their last names alone, whatever module these are of: that takes too many classes rather
+        than too few, and in a hundredth of the time that following imports takes.
+        """
+        classes: dict[str, set[str]] = {}
+        named: dict[str, set[str]] = defaultdict(set)
+        todo: list[str] = []
+        for module, text in self._caller.file.sections():
+            for path, kind, detail in _CLASSES_AND_IMPORTS.findall(text) if not module.startswith("@") else ():
+                name, target = path.rpartition(".")[2], detail.removesuffix("?")
+                if kind == RowKind.CLASS:
+                    classes.setdefault(module, set()).add(path)
+                    for part in _NAMES_OF_BASES.findall(target):
+                        named[part].add(name)
+                elif self._is_judged(target):
+                    todo.append(name)
+                elif name != (last := _NAMES_OF_BASES.findall(target)[-1]):
+                    named[last].add(name)
+        if "*" not in todo:  # what a star imports has any name
+            found: set[str] = set()
+            while todo:
+                if (name := todo.pop()) not in found:
+                    found.add(name)
+                    todo += named[name]
+            kept = {
+                module: {path for path in paths if path.rpartition(".")[2] in found}
+                for module, paths in classes.items()
+            }
+            return {module: paths for module, paths in kept.items() if paths}
+        return classes
+
+    def _is_judged(self, target: str) -> bool:
+        """Whether the use of a module or a name is judged: its package is one of those, and not the caller itself."""
+        top = _first_name(target)
+        if top not in self._judged:
+            callee = self._open(top)
+            package = callee.file.package if callee is not None else self._caller.file.package
+            self._judged[top] = package != self._caller.file.package and (self._among is None or package in self._among)
+        return self._judged[top]
 
     def list_uses(self, module: str) -> Iterator[_Use]:
         """Yield the uses in a module's rows, with those of inherited methods traced to the packages that have them."""
@@ -96,9 +163,12 @@ class _Search:
             target, _, shape = text.partition(" ")
             top, _, path = target.partition(":")
             if top != _INHERITED:
-                yield _Use(module=own, target=target, shape=shape, place=place, guard=guard, callers=callers)
+                if self._is_judged(target):
+                    yield _Use(module=own, target=target, shape=shape, place=place, guard=guard, callers=callers)
                 continue
             owner, _, method = path.rpartition(".")
+            if owner not in self.deriving.get(own, ()):
+                continue
             for home, releases in self._bases.find_owners(own, owner, method).items():
                 if releases & callers:
                     yield _Use(
@@ -128,7 +198,7 @@ class _Search:
     def judge_overrides(self, module: str) -> None:
         """Take the methods of a module's classes that do not take what a base of another package passes to them."""
         rows = self._caller.file.rows(module)
-        classes = {path for path, kind, bases, _ in rows if kind == RowKind.CLASS and bases}
+        classes = self.deriving[module]
         for path, kind, signature, mask in rows:
             owner, _, method = path.rpartition(".")
             if kind != RowKind.FUNCTION or owner not in classes or method.startswith("__"):
@@ -150,10 +220,7 @@ class _Search:
 
     def _find_callee(self, target: str) -> AtlasLookup | None:
         place = target.partition(":")[0]
-        callee = self._open(place.partition(".")[0])
-        if callee is None or callee.file.package == self._caller.file.package or self._is_shared(place):
-            return None
-        return callee
+        return self._open(_first_name(place)) if self._is_judged(place) and not self._is_shared(place) else None
 
     def _find_refused(self, callee: AtlasLookup, home: str, method: str, signature: str) -> Iterator[tuple[str, int]]:
         """Yield the keywords that a base passes to its own method and a signature refuses, with the base's releases."""
@@ -187,7 +254,7 @@ class _Search:
         table = self.broken.setdefault(callee.file.package, {})
         before = table.get(key)
         mask = use.callers | (before.callers if before else 0)
-        exports = self.exports.get(use.module, ModuleExports()) if not use.place else ModuleExports()
+        exports = self._exports.get(use.module, ModuleExports()) if not use.place else ModuleExports()
         table[key] = BrokenUse(
             module=use.module,
             target=use.target,
@@ -201,6 +268,11 @@ class _Search:
             exported=mask & exports.exported,
             exports=", ".join(list(exports.names)[:_NAMED_EXPORTS]) if mask & exports.exported else "",
         )
+
+
+def _first_name(target: str) -> str:
+    """Return `lib` for `lib.part:name`."""
+    return target.partition(":")[0].partition(".")[0]
 
 
 def _find_failures(callee: AtlasLookup, target: str, shape: str) -> Iterator[tuple[UseFailure, str, int]]:
@@ -463,21 +535,65 @@ def _with_parents(module: str) -> list[str]:
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
+JUDGED_FILE = "judged.txt"
+"""Says of which files the tables were made: a package and a digest in a line. Without it, all pairs are judged."""
+
+_JUDGE_REVISION = 1
+"""Raised when the same atlas gives other tables; then all pairs are judged again."""
+
+
 def renew_broken_uses(folder: Path) -> list[str]:
-    """Compute the tables of all packages in a folder of the atlas, and return those that changed.
+    """Make the tables of a folder of the atlas fit its files, and return the packages whose tables changed.
+
+    Only pairs are judged of which one file changed since; a package that changed is judged with all others.
 
     Raises:
-        InputError: a file of the atlas is damaged.
+        InputError: a file of the atlas, or a table, is damaged.
     """
+    open_atlas.cache_clear()  # a harvest may have changed what was opened before
+    states = _list_states(folder)
+    due = _find_due_packages(states, folder)
     changed = []
-    for package in list_atlas_packages(folder):
-        table = compute_broken_uses(package, folder)
+    for package in states if due else ():
+        table = compute_broken_uses(package, folder, None if package in due else due)
+        if package not in due and (before := read_broken_uses(package, folder)) is not None:
+            table = _keep_judged_uses(before, table, due)
         if table.uses and write_compressed_text(table_path(package, folder), table.render()):
             changed.append(package)
         if not table.uses and package in list_table_packages(folder):
             table_path(package, folder).unlink()
             changed.append(package)
+    write_atomically(folder / JUDGED_FILE, "".join(f"{name} {state}\n" for name, state in states.items()))
+    read_broken_uses.cache_clear()
     return changed
+
+
+def _list_states(folder: Path) -> dict[str, str]:
+    """Return package -> a digest of everything of its own that decides the tables."""
+    purposes = read_purposes(folder)
+    states = {}
+    for package in list_atlas_packages(folder):
+        own = f"{_JUDGE_REVISION} {','.join(purposes.get(package, ()))}\n".encode()
+        states[package] = hashlib.sha256(own + read_data_bytes(folder / f"{package}.atlas")).hexdigest()
+    return states
+
+
+def _find_due_packages(states: Mapping[str, str], folder: Path) -> set[str]:
+    """Return the packages that are not as they were judged, with those that have a top-level module in common."""
+    path = folder / JUDGED_FILE
+    judged = dict(line.split(" ", 1) for line in read_data_text(path).splitlines()) if path.exists() else {}
+    if judged.keys() - states.keys():
+        return set(states)
+    due = {package for package, state in states.items() if judged.get(package) != state}
+    roots = [atlas.file.root for package in due if (atlas := open_atlas(package, folder)) is not None]
+    return due.union(*(list_owners(root, folder) for root in roots))
+
+
+def _keep_judged_uses(before: BrokenUseTable, table: BrokenUseTable, due: Collection[str]) -> BrokenUseTable:
+    """Return a table with what was known of the callees that were not judged now."""
+    callees = {name: releases for name, releases in before.callees.items() if name not in due} | dict(table.callees)
+    uses = {name: before.uses[name] for name in callees if name not in due} | dict(table.uses)
+    return replace(table, callees={name: callees[name] for name in sorted(callees)}, uses=dict(sorted(uses.items())))
 
 
 def read_purposes(folder: Path) -> Mapping[str, Sequence[str]]:
@@ -508,7 +624,7 @@ def compute_broken_uses(package: str, folder: Path, among: Collection[str] | Non
 
     def open_module(module: str) -> AtlasLookup | None:
         name = find_owner(module, folder)
-        callee = open_atlas(name, folder) if name and (among is None or name in among) else None
+        callee = open_atlas(name, folder) if name else None
         if callee is not None:
             callees[callee.file.package] = callee
         return callee
@@ -517,7 +633,7 @@ def compute_broken_uses(package: str, folder: Path, among: Collection[str] | Non
         others = list_owners(module.partition(".")[0], folder)[1:]
         return any(other.file.rows(module) for name in others if (other := open_atlas(name, folder)) is not None)
 
-    uses = find_broken_uses(caller, open_module, is_shared, read_purposes(folder).get(package, ()))
+    uses = find_broken_uses(caller, open_module, is_shared, read_purposes(folder).get(package, ()), among)
     return BrokenUseTable(
         package=package,
         releases=caller.file.releases,

@@ -185,7 +185,9 @@ class _MetadataHarvest:
             if report.unanswered:
                 self.silent.set()
             # A release may require what is on no index (a private package); that is no failure of the harvest.
-            is_failure = name in self.named or error.again
+            # Nor is it one that the index still lacks what it lacked the last time.
+            is_known = isinstance(error, NoProjectError) and package is not None and not known
+            is_failure = (name in self.named and not is_known) or error.again
             (report.failed if is_failure else report.unknown)[name] = str(error)
             if isinstance(error, NoProjectError) and not known:  # so that what requires it is known to be impossible
                 write_atomically(path, render_package_metadata(name, ()))

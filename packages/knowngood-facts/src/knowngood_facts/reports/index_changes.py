@@ -1,22 +1,32 @@
-"""What changed on the package index: locked files that are gone or differ, and new releases of every axis. Pure."""
+"""What a new release means for the matrix: the cells that it fits, the ones that it makes possible, and their locks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from knowngood.core.cell import AXIS_PACKAGES, Cell
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.matrix import parse_matrix
+from knowngood.core.matrix_entries import insert_matrix_entry, render_matrix_entry
+from knowngood.lock.cell_locking import resolver_request
+from knowngood.lock.resolver import resolve_distributions
+from knowngood.project.checkout import MATRIX_FILE
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlySeverity
+from knowngood_facts.cli.next_commands import cell_with_extras
 from knowngood_facts.compat import query
 from knowngood_facts.compat.check_answer import CheckVerdict, check_query
 from knowngood_facts.compat.matrix_cells import PublishedCells, packages_of_cell
 from knowngood_facts.compat.pick_answer import pick_cells
 
 if TYPE_CHECKING:
+    from knowngood.core.matrix import MatrixFacts
+    from knowngood_facts.compat.knowledge import CompatKnowledge
     from knowngood_facts.compat.universe import Universe
+    from knowngood_facts.reports.new_breaks import NewBreak
 
 _DERIVED = {"torch": ("triton",)}
 """Package to those whose version follows from its release."""
@@ -44,6 +54,24 @@ class UpstreamAxis:
     """The newest release that a cell has."""
     new: tuple[str, ...] = ()
     """The releases that the committed facts do not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellProposal:
+    """A cell that `pick` makes of a new release."""
+
+    cell: Cell | None
+    """`None` when it makes none."""
+    extras: tuple[str, ...] = ()
+    """Requirements that the id of the cell cannot name."""
+    locks: bool | None = None
+    """Whether all that the cell needs can be had; `None` when that was not tried, or the index did not answer."""
+    note: str = ""
+    """Why there is no cell or no lock, or how large the lock is."""
+
+    def __str__(self) -> str:
+        name = " with ".join(filter(None, [str(self.cell or "none"), ", ".join(self.extras)]))
+        return f"{name}: {self.note}" if self.note else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,44 +120,73 @@ def judge_release(
     return verdicts
 
 
-def propose_cells(
-    universe: Universe, published: PublishedCells, release: UpstreamRelease, gpus: Iterable[str]
-) -> dict[str, str]:
-    """Return for each GPU the new cell that `pick` makes of a release, or `none: ` and why it makes none."""
+def propose_cells(known: CompatKnowledge, release: UpstreamRelease, gpus: Iterable[str]) -> dict[str, CellProposal]:
+    """Return for each GPU the cell that `pick` makes of a release, or why it makes none."""
     proposals = {}
     for gpu in gpus:
         request = query.query_from_document({"gpu": gpu, "packages": {release.package: release.version}})
-        answer = pick_cells(universe, request, published, count=1)
+        answer = pick_cells(known.for_query(request, cells=True), request, known.published, count=1)
         if answer.choices:
-            proposals[gpu] = str(answer.choices[0].cell)
+            choice = answer.choices[0]
+            if release.package not in packages_of_cell(choice.cell):  # `pick` leaves out what has no facts
+                choice = replace(choice, extras={**choice.extras, release.package: release.version})
+            cell, extras = cell_with_extras(choice)
+            proposals[gpu] = CellProposal(cell=cell, extras=extras)
         elif answer.conflict:
             reasons = (str(rule["because"]) for clash in answer.conflict for rule in clash.rules)
-            proposals[gpu] = f"none: {next(reasons, 'the demands collide')}"
+            proposals[gpu] = CellProposal(cell=None, note=next(reasons, "the demands collide"))
         else:
-            proposals[gpu] = "none: facts do not cover it"
+            proposals[gpu] = CellProposal(cell=None, note="facts do not cover it")
     return proposals
+
+
+def lock_proposal(proposal: CellProposal, text: str, facts: MatrixFacts, day: str) -> CellProposal:
+    """Resolve a proposed cell with the releases up to a day, and return it with what came of it. Nothing is written.
+
+    `text` is that of matrix.yaml, which gets the cell, and `facts` are those that it is checked against then.
+    """
+    cell = proposal.cell
+    if cell is None:
+        return proposal
+    try:
+        matrix = parse_matrix(text, MATRIX_FILE, facts)
+        if str(cell) in matrix.entries:
+            return replace(proposal, note="matrix.yaml has it")
+        base = next((name for name, item in matrix.bases.items() if item.python == cell.python), None)
+        if base is None:
+            return replace(proposal, note=f"no base of matrix.yaml has Python {cell.python}")
+        lines = render_matrix_entry(cell, base, proposal.extras)
+        matrix = parse_matrix(insert_matrix_entry(text, MATRIX_FILE, lines).text, MATRIX_FILE, facts)
+        if compiled := matrix.compiled_packages(cell):
+            return replace(proposal, note=f"{', '.join(map(' '.join, compiled))} is to be compiled first")
+        files = resolve_distributions(resolver_request(matrix.entry(cell), replace(matrix, locked_at=day)))
+    except KnowngoodError as error:
+        return replace(proposal, locks=None if isinstance(error, MissingError) else False, note=str(error))
+    return replace(proposal, locks=True, note=f"locks with {len(files)} distributions")
 
 
 def release_finding(
     release: UpstreamRelease,
     verdicts: Sequence[ReleaseVerdict],
-    proposals: Mapping[str, str],
-    broken_uses: Mapping[str, str],
+    proposals: Iterable[CellProposal],
+    breaks: Sequence[NewBreak],
 ) -> NightlyFinding:
-    """Return the finding about one new release; `broken_uses` has a caller -> what breaks in it."""
+    """Return the finding about one new release: what it fits and breaks, and the cells that it makes possible."""
     fits = [item for item in verdicts if item.verdict in (CheckVerdict.COMPATIBLE, CheckVerdict.VERIFIED)]
     parts = [f"{release}: fits {len(fits)} of {len(verdicts)} cells" if verdicts else f"{release}: no cell has it"]
-    parts += [f"{name} breaks: {text}" for name, text in broken_uses.items()]
-    cells = list(dict.fromkeys(cell for cell in proposals.values() if not cell.startswith("none: ")))
-    more = f" and {len(cells) - 1} for other GPUs" if len(cells) > 1 else ""
-    parts.append(f"pick makes {cells[0]}{more}" if cells else f"pick makes {next(iter(proposals.values()), 'none')}")
+    parts += [f"{'breaks' if item.stops else 'fails in part'}: {item}" for item in breaks if item.imports]
+    if functions := sum(item.functions for item in breaks if not item.imports):
+        parts.append(f"{functions} functions of other packages fail when they run")
+    parts += dict.fromkeys(f"pick makes {item}" for item in proposals)
     if broken := [item for item in verdicts if item.verdict is CheckVerdict.BROKEN]:
         ids = dict.fromkeys(name for item in broken for name in item.ids)
         parts.append(f"breaks {len(broken)} ({', '.join(ids)})")
     return NightlyFinding(
         check=NightlyCheck.UPSTREAM,
         kind="release",
-        severity=NightlySeverity.WARNING if broken_uses else NightlySeverity.INFO,
+        severity=NightlySeverity.WARNING
+        if any(item.imports and not item.declared for item in breaks)
+        else NightlySeverity.INFO,
         subject=str(release),
         text="; ".join(parts),
         cells=tuple(item.cell for item in fits),

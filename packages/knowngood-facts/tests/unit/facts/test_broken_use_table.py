@@ -10,12 +10,15 @@ from test_broken_uses import LIB
 from atlas_samples import write_atlas
 from knowngood.core.data_files import read_compressed_text, write_compressed_text
 from knowngood.core.errors import InputError
+from knowngood_facts.facts import broken_uses
 from knowngood_facts.facts.atlas_lookup import atlas_folder, open_atlas
 from knowngood_facts.facts.broken_use_table import list_table_packages, read_broken_uses, table_path
 from knowngood_facts.facts.broken_uses import compute_broken_uses, renew_broken_uses
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from knowngood_facts.facts.broken_use_table import BrokenUseTable
 
 
 def write_pair(folder: Path) -> None:
@@ -52,6 +55,27 @@ def test_the_table_of_a_caller_that_nothing_breaks_any_more_goes(tmp_path: Path)
     table_path("app", again).write_bytes(table_path("app", tmp_path).read_bytes())
     assert renew_broken_uses(again) == ["app"]
     assert list_table_packages(again) == []
+
+
+def test_only_pairs_with_a_changed_package_are_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pair(tmp_path)
+    write_atlas(tmp_path, "other", {"other": "def part(): ..."}, {"other": ""})
+    write_atlas(tmp_path, "tool", {"tool": "from lib import old\nfrom other import part\nimport lib"})
+    judged = []
+
+    def compute(package: str, folder: Path, among: set[str] | None) -> BrokenUseTable:
+        judged.append((package, among))
+        return compute_broken_uses(package, folder, among)
+
+    monkeypatch.setattr(broken_uses, "compute_broken_uses", compute)
+    assert renew_broken_uses(tmp_path) == ["app", "tool"]
+    judged.clear()
+    assert (renew_broken_uses(tmp_path), judged) == ([], [])
+    write_atlas(tmp_path, "lib", *LIB, {"lib": ""})
+    assert renew_broken_uses(tmp_path) == ["app", "tool"]
+    assert judged == [("app", {"lib"}), ("lib", None), ("other", {"lib"}), ("tool", {"lib"})]
+    for name in ("app", "tool"):
+        assert read_broken_uses(name, tmp_path) == compute_broken_uses(name, tmp_path)
 
 
 def test_a_damaged_table_is_refused_with_its_place(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def load_core_facts(root: Path | None = None) -> CoreFacts:
     return CoreFacts(torch=document["torch"], releases=document["releases"])
 
 
-def load_matrix_facts() -> MatrixFacts:
-    """Return the facts that matrix.yaml is checked against."""
-    facts = load_core_facts()
+def load_matrix_facts(root: Path | None = None) -> MatrixFacts:
+    """Return the facts that matrix.yaml is checked against; raises as `load_core_facts` does."""
+    facts = load_core_facts(root)
     torch = {
         version: TorchPins(
             cuda=record["cuda"],
