@@ -26,11 +26,13 @@ PLAIN = ("eager", "sdpa")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that is put into a trainer's path on purpose, and the check that must notice it."""
+    """A fault that is put into a trainer's path on purpose, the check that must notice it, and for which reason."""
 
     name: str
     layout: str
     mode: str
+    reason: str = "first-step-off"
+    """What the check must say (``demands.py``): anything else is an accident, and the fault is not noticed."""
 
 
 def lists() -> list[Any]:

@@ -34,9 +34,9 @@ FAULTS = (
     Fault("first-batch-lost", "padded", "full"),
     Fault("seams-ignored", "neat-packed", "full"),
     Fault("row-dropped", "neat-packed", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
 )
 
 

@@ -30,9 +30,9 @@ FAULTS = (
     Fault("counted-twice", "padded", "full"),
     Fault("mean-of-means", "padded", "full"),
     Fault("first-batch-lost", "padded", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
 )
 PACKED_FAULTS = (
     Fault("seams-ignored", "packed", "full"),

@@ -25,9 +25,9 @@ SFT_FAULTS = (
     Fault("first-batch-lost", "padded", "full"),
     Fault("seams-ignored", "packed", "full"),
     Fault("row-dropped", "packed", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
 )
 DPO_FAULTS = (
     Fault("pairs-swapped", "pairs", "full"),
@@ -66,6 +66,8 @@ def _sft(detail: str, family: str) -> Iterator[Check]:
     yield trainer_check(detail, "fp32", "completion", "full", quick=True)
     yield trainer_check(detail, "bf16", "padded", "full")
     yield trainer_check(detail, "fp32", "packed", "uncheckpointed")
+    yield trainer_check(detail, "fp32", "padded", "scheduled", quick=family == "qwen3")
+    yield trainer_check(detail, "fp32", "padded", "scheduled-lora")
     yield trainer_check(detail, "fp32", "padded", "resumed", quick=family == "qwen3")
     yield trainer_check(detail, "fp32", "padded", "resumed-lora")
     yield trainer_check(detail, "fp32", "packed", "command", quick=family == "qwen3")
