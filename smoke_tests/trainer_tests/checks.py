@@ -35,6 +35,15 @@ class Fault:
     """What the check must say (``demands.py``): anything else is an accident, and the fault is not noticed."""
 
 
+LATER_FAULTS = (
+    Fault("labels-shifted-later", "padded", "full", "later-step-off"),
+    Fault("decay-unasked", "padded", "full", "update-off"),
+    Fault("layer-saved-stale", "padded", "full", "saved-elsewhere"),
+    Fault("adapter-saved-halved", "padded", "lora", "saved-elsewhere"),
+)
+"""What a first step does not show, in every trainer that is transformers' Trainer underneath."""
+
+
 def lists() -> list[Any]:
     """The modules with the lists of the trainers that are in this folder."""
     files = sorted(Path(__file__).parent.glob("*_checks.py"))

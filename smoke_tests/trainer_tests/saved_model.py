@@ -54,7 +54,7 @@ def demand_saved(
         _demand_logits(built, setting, expected, report)
         for cached in (True, False) if setting == "sdpa" else (True,):
             report["saved"]["tokens"] += _demand_generated(final, (setting, built), expected, cached=cached)
-    _demand_same_logits(check, trainer, expected, report)
+    _demand_same_logits(trainer, expected, report)
 
 
 def read_weights(folder: Path) -> Weights:
@@ -195,9 +195,8 @@ def _behind(prompt: list[int], tokens: list[int], expected: Weights) -> float:
     return float((logits.max(-1).values - chosen).max())
 
 
-def _demand_same_logits(check: demands.Check, trainer: Any, expected: Weights, report: dict[str, Any]) -> None:
-    """The model that was trained, as it is in memory, has them too; one in four bits has other weights."""
-    if check["mode"] == "qlora":
-        return
+def _demand_same_logits(trainer: Any, expected: Weights, report: dict[str, Any]) -> None:
+    """The model that was trained, as it is in memory, has them too, if it computes in fp32 outside of autocast."""
     built = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False).eval()
-    _demand_logits(built, "the trainer", expected, report)
+    if all(parameter.dtype == torch.float32 for parameter in built.parameters()):
+        _demand_logits(built, "the trainer", expected, report)

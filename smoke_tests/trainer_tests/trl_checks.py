@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smoke_tests.trainers.checks import FAMILIES, FUSED, PLAIN, Fault, fault_checks, trainer_check
+from smoke_tests.trainers.checks import FAMILIES, FUSED, LATER_FAULTS, PLAIN, Fault, fault_checks, trainer_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,7 @@ SFT_FAULTS = (
     Fault("adapter-frozen", "padded", "lora", "weights-still"),
     Fault("base-trained", "padded", "lora", "others-moved"),
     Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
+    *LATER_FAULTS,
 )
 DPO_FAULTS = (
     Fault("pairs-swapped", "pairs", "full"),

@@ -151,9 +151,10 @@ def one_moves_a_hundredth_further(_state: Any, plain: Any, *words: Any, **known:
 
 @fault(ADAM, "update-off", "lora")
 def adapter_moves_a_hundredth_less(_state: Any, plain: Any, *words: Any, **known: Any) -> Any:
-    before = words[0][-1].detach().clone()
+    before = [parameter.detach().clone() for parameter in words[0][-1:]]  # a group of biases is empty
     plain(*words, **known)
-    words[0][-1].data.sub_(words[0][-1].data - before, alpha=0.01)
+    for parameter, value in zip(words[0][-1:], before, strict=True):
+        parameter.data.sub_(parameter.data - value, alpha=0.01)
 
 
 @fault(ADAM, "update-off")
