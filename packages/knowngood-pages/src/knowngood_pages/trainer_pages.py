@@ -181,13 +181,13 @@ def _describe_comparison(checks: Sequence[Mapping[str, Any]]) -> str:
     steps = sum(check["whole_training"]["steps"] for check in checks)
     seconds = sum(check.get("seconds") or 0.0 for check in checks)
     text = (
-        f"In {len(checks)} of these checks each of the {steps} steps was compared: loss and gradients with the reference,"
-        " weights and moments with what the optimizer's formula makes of the gradients."
+        f"In {len(checks)} of these checks each of the {steps} steps was compared: loss and gradients with the"
+        " reference, weights and moments with what the optimizer's formula makes of the gradients."
     )
     if any(check.get("saved") for check in checks):
         text += (
-            " What was saved has the trained weights to the bit; loaded by `from_pretrained`, with and without a cache, it"
-            " has the reference's logits and generates the reference's tokens."
+            " What was saved has the trained weights to the bit; loaded by `from_pretrained`, with and without a cache,"
+            " it has the reference's logits and generates the reference's tokens."
         )
     return f"{text} That took {seconds:.0f} s."
 
