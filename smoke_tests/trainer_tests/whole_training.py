@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from smoke_tests.trainers import demands
 
-from smoke_tests import training
 from smoke_tests.optimizer_reference import OptimizerReference
 from smoke_tests.outcomes import Failed
 from smoke_tests.precision import PRECISIONS
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
     from smoke_tests.trainers.step_record import StepRecord, TrainingRecord, Weights
 
     from smoke_tests.optimizer_reference import Recipe
+
+LATER = 4.0
+"""How much further than the first one later losses may be off, as parts of the first one: weights that have learned give
+larger logits, whose rounding counts more (docs/decisions/0206). Gradients need no more."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,11 @@ def _demand_untouched(before: Weights, now: Weights, number: int, trained: set[s
 
 def _demand_bounds(check: demands.Check, number: int, errors: dict[str, Any]) -> None:
     precision = PRECISIONS[check["dtype"]]
-    if not training.within(precision, errors):
+    loss = LATER * precision.loss
+    if not (errors["loss"] <= loss and errors["gradient"] <= precision.gradient):
         raise Failed(
             f"later-step-off: the loss of step {number + 1} is off by {errors['loss']:.1e} of the first one"
-            f" ({precision.loss:.0e} is allowed), the gradient of {errors['gradient_of']} by"
+            f" ({loss:.0e} is allowed), the gradient of {errors['gradient_of']} by"
             f" {errors['gradient']:.1e} ({precision.gradient:.0e})"
         )
 

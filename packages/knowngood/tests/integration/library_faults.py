@@ -16,6 +16,7 @@ import importlib
 import importlib.abc
 import importlib.metadata
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -451,12 +452,12 @@ def moments_of_two_adapters_exchanged(_state: Any, plain: Any, held: Any, file: 
     return plain(held, file, *words, **known)
 
 
-@fault("transformers.configuration_utils:PreTrainedConfig.to_dict", "loaded-elsewhere")
-def base_of_rotation_saved_wrong(_state: Any, plain: Any, *words: Any, **known: Any) -> Any:
-    made = plain(*words, **known)
-    if sys._getframe(2).f_code.co_name in ("to_diff_dict", "to_json_string") and "rope_parameters" in made:
-        made["rope_parameters"] = {**made["rope_parameters"], "rope_theta": 12000.0}
-    return made
+@fault("transformers.configuration_utils:PreTrainedConfig.save_pretrained", "loaded-elsewhere")
+def base_of_rotation_saved_wrong(state: Any, plain: Any, config: Any, folder: Any, *words: Any, **known: Any) -> Any:
+    plain(config, folder, *words, **known)
+    file = Path(folder) / "config.json"
+    if calls(state) >= 1:  # the first is the model that the training begins with
+        file.write_text(re.sub(r'"rope_theta": 10000(\.0)?', '"rope_theta": 12000.0', file.read_text()))
 
 
 @fault("transformers.modeling_utils:PreTrainedModel.from_pretrained", "loaded-elsewhere")
