@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEPS = 3
 LATER = 4.0
-"""How much further than the first one later losses may be off, as parts of the first one: weights that have learned give
+"""How much further than the first one later losses may be off, as parts of the first: weights that have learned give
 larger logits, whose rounding counts more (docs/decisions/0206). Gradients need no more."""
 SAME = 1e-6  # how far a loss after loading may be from the loss without
 STALE, GOOD = "stale", "good"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smoke_tests.optimizer_reference import Recipe
 
 LATER = 4.0
-"""How much further than the first one later losses may be off, as parts of the first one: weights that have learned give
+"""How much further than the first one later losses may be off, as parts of the first: weights that have learned give
 larger logits, whose rounding counts more (docs/decisions/0206). Gradients need no more."""
 
 
