@@ -3,9 +3,10 @@
     PYTHON library_faults.py SUITE TRAINER REPORT [DTYPE [PATTERN]]
 
 ``SUITE`` is the folder that has `smoke_tests/` with `trainers/` in it, ``TRAINER`` the first part of a check's detail
-(``trl-sft``). Import hooks wrap the libraries' own functions; no line of the suite knows of them. A fault is on for one
-check, and must be noticed by the demand that it names: whatever else is said of it is an accident. The report has a row
-for each, and one for each mode without a fault.
+(``trl-sft``), or ``parallel`` for two processes, where ``SUITE`` has `parallel_tests/` beside `smoke_tests/`. Import
+hooks wrap the libraries' own functions; no line of the suite knows of them. A fault is on for one check, and must be
+noticed by the demand that it names: whatever else is said of it is an accident. The report has a row for each, and one
+for each mode without a fault.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import importlib
 import importlib.abc
 import importlib.metadata
 import json
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -503,37 +507,143 @@ def a_weight_not_loaded(_state: Any, plain: Any, trainer: Any, *words: Any, **kn
     weight.data.copy_(before)
 
 
+# On two processes; the mode is a check of `parallel_tests`.
+
+STEP = "parallel/ddp/sdpa/fp32/step"
+ACCUMULATED = "parallel/ddp/sdpa/fp32/accumulated"
+TRAINER_STEP = "parallel/trainer/sdpa/fp32/accumulated"
+DDP_FORWARD = "torch.nn.parallel.distributed:DistributedDataParallel.forward"
+RESOLVE = "torch.distributed.checkpoint.default_planner:DefaultSavePlanner.resolve_data"
+
+
+def on_last_rank() -> bool:
+    """Whether this process is the last one."""
+    import torch.distributed as dist
+
+    return dist.is_initialized() and dist.get_rank() == dist.get_world_size() - 1
+
+
+@fault(ADAM, "update-off", STEP)
+def half_as_much_again_on_all_ranks(_state: Any, plain: Any, *words: Any, **known: Any) -> Any:
+    return plain(*words, **{**known, "lr": 1.5 * known["lr"]})
+
+
+@fault(ADAM, "update-off", STEP)
+def a_rank_decays(_state: Any, plain: Any, *words: Any, **known: Any) -> Any:
+    return plain(*words, **{**known, "weight_decay": 0.01 if on_last_rank() else known["weight_decay"]})
+
+
+@fault(ADAM, "update-off", "parallel/fsdp2/sdpa/fp32/step")
+def a_ranks_second_moments_decay_as_first(_state: Any, plain: Any, *words: Any, **known: Any) -> Any:
+    return plain(*words, **{**known, "beta2": known["beta1"] if on_last_rank() else known["beta2"]})
+
+
+@fault(DDP_FORWARD, "first-step-off", ACCUMULATED)
+def last_batch_not_synchronised(state: Any, plain: Any, wrapped: Any, *words: Any, **known: Any) -> Any:
+    if calls(state) % BATCHES:
+        wrapped.require_backward_grad_sync = False
+    return plain(wrapped, *words, **known)
+
+
+@fault(DDP_FORWARD, "later-step-off", ACCUMULATED)
+def last_batch_not_synchronised_later(state: Any, plain: Any, wrapped: Any, *words: Any, **known: Any) -> Any:
+    if calls(state) == 2 * BATCHES - 1:
+        wrapped.require_backward_grad_sync = False
+    return plain(wrapped, *words, **known)
+
+
+@fault("transformers.trainer:Trainer._get_num_items_in_batch", "first-step-off", TRAINER_STEP)
+def loss_averaged_by_rank(_state: Any, plain: Any, trainer: Any, *words: Any, **known: Any) -> Any:
+    trainer.args.average_tokens_across_devices = False
+    return plain(trainer, *words, **known)
+
+
+@fault("accelerate.data_loader:SeedableRandomSampler.__iter__", "first-step-off", TRAINER_STEP)
+def another_seed_on_a_rank(_state: Any, plain: Any, sampler: Any) -> Any:
+    if on_last_rank():
+        sampler.initial_seed += 1
+    yield from plain(sampler)
+
+
+@fault(RESOLVE, "loaded-elsewhere", "parallel/fsdp2/sdpa/fp32/checkpoint")
+def a_shard_saved_smaller(_state: Any, plain: Any, planner: Any, item: Any) -> Any:
+    data = plain(planner, item)
+    if "model.norm.weight" in item.index.fqn and on_last_rank() and hasattr(data, "clone"):
+        return data * 0.999
+    return data
+
+
+@fault(RESOLVE, "loaded-elsewhere", "parallel/fsdp2/sdpa/fp32/checkpoint")
+def a_shard_saved_twice(state: Any, plain: Any, planner: Any, item: Any) -> Any:
+    data = plain(planner, item)
+    if item.index.fqn.endswith("input_layernorm.weight") and hasattr(data, "clone"):
+        return state.setdefault("first", data.clone())  # of the second layer the first one's
+    return data
+
+
+def start(name: str) -> None:
+    """Put one fault into this process and leave it on."""
+    sys.meta_path.insert(0, Hook())
+    ACTIVE.update(fault=next(one for one in FAULTS if one.name == name), state={})
+
+
 def main(suite: str, trainer: str, file: str, dtype: str = "fp32", pattern: str = "*") -> int:
     """Run each mode without a fault, then each fault, and write the report; returns how many were not noticed."""
+    rows: list[dict[str, Any]] = []
+    chosen = [one for one in FAULTS if fnmatch.fnmatchcase(one.name, pattern)]
+    chosen = [one for one in chosen if ("/" in one.mode) == (trainer == "parallel")]
+    perform = perform_on_ranks if trainer == "parallel" else prepare_trainer(suite, trainer, dtype)
+    for made in [*sorted({one.mode for one in chosen}), *chosen]:
+        mode = made.mode if isinstance(made, Fault) else made
+        began = time.process_time(), time.monotonic()
+        result = perform(suite, mode, made if isinstance(made, Fault) else None)
+        rows.append(row_of(made, mode, result))
+        rows[-1]["cpu_seconds"] = round(time.process_time() - began[0], 1)
+        rows[-1]["seconds"] = round(time.monotonic() - began[1], 1)
+        print(json.dumps(rows[-1]), flush=True)
+        versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")}
+        report = {"trainer": trainer, "dtype": dtype, "versions": versions, "rows": rows}
+        Path(file).write_text(json.dumps(report, indent=1))
+    return sum(row["came"] not in ("noticed", "pass") for row in rows)
+
+
+def prepare_trainer(suite: str, trainer: str, dtype: str) -> Callable[..., dict[str, Any]]:
+    """Import the suite below the hooks; the function that is returned runs a mode of the trainer with a fault on."""
     sys.path.insert(0, suite)
     sys.meta_path.insert(0, Hook())
     from smoke_tests.trainers import worker as _  # noqa: F401 - it registers the checks of trainers
 
     from smoke_tests import worker
 
-    rows: list[dict[str, Any]] = []
-    chosen = [one for one in FAULTS if fnmatch.fnmatchcase(one.name, pattern)]
-    for made in [*sorted({one.mode for one in chosen}), *chosen]:
-        mode = made.mode if isinstance(made, Fault) else made
-        ACTIVE.update(fault=made if isinstance(made, Fault) else None, state={})
+    def perform(_suite: str, mode: str, made: Fault | None) -> dict[str, Any]:
+        ACTIVE.update(fault=made, state={})
         check = {"topic": "trainer", "detail": f"{trainer}/qwen2", "setting": "sdpa", "dtype": dtype}
-        began = time.process_time()
         result = worker.perform({**check, "layout": "padded", "mode": mode}, lambda _document: None)
         ACTIVE["fault"] = None
-        rows.append(row_of(made, mode, result, time.process_time() - began))
-        print(json.dumps(rows[-1]), flush=True)
-        with Path(file).open("w") as written:
-            versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")}
-            json.dump({"trainer": trainer, "dtype": dtype, "versions": versions, "rows": rows}, written, indent=1)
-    return sum(row["came"] not in ("noticed", "pass") for row in rows)
+        return dict(result)
+
+    return perform
 
 
-def row_of(made: Any, mode: str, result: dict[str, Any], seconds: float) -> dict[str, Any]:
+def perform_on_ranks(suite: str, check: str, made: Fault | None) -> dict[str, Any]:
+    """Run a check on two processes, each of which imports this file, with the fault's name, as it starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = str(Path(__file__).parent)
+        code = f"import sys; sys.path.append({here!r}); import library_faults; library_faults.start({made.name!r})"
+        (Path(folder) / "sitecustomize.py").write_text(code if made else "")
+        report = Path(folder) / "report.json"
+        argv = [sys.executable, "-m", "parallel_tests", "--processes", "2", "--backend", "gloo", "--only", check]
+        environment = os.environ | {"PYTHONPATH": folder}
+        subprocess.run([*argv, "--out", report], cwd=suite, check=False, capture_output=True, env=environment)
+        return dict(json.loads(report.read_text())["checks"][0])
+
+
+def row_of(made: Any, mode: str, result: dict[str, Any]) -> dict[str, Any]:
     """One row of the report; ``came`` is ``noticed`` only where the fault's own reason was said."""
     said = result["reason"] if result["outcome"] != "fail" or not result.get("message") else result["message"]
-    row = {"fault": "", "mode": mode, "came": result["outcome"], "said": said[:160], "cpu_seconds": round(seconds, 1)}
+    row = {"fault": "", "mode": mode, "came": result["outcome"], "said": said[:160]}
     if isinstance(made, Fault):
-        own = result["outcome"] == "fail" and said.startswith(f"{made.reason}: ")
+        own = result["outcome"] == "fail" and re.match(rf"(rank \d+: )?{made.reason}: ", said)
         other = "unnoticed" if result["outcome"] == "pass" else "otherwise"
         row.update(fault=made.name, target=made.target, reason=made.reason, came="noticed" if own else other)
     return row
