@@ -7,7 +7,7 @@ is compared, and the fault that was made on purpose, if there is one.
 from __future__ import annotations
 
 import fnmatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from smoke_tests.catalogue import Check
 
@@ -20,27 +20,53 @@ COMPARED = ("step", "accumulated", "checkpoint")
 
 PLAIN_WAYS = ("ddp", "fsdp2", "tensor", "context", "zero2", "zero3")
 WAYS = ("trainer", *PLAIN_WAYS, "engine-context")
+
+
+class Noticed(NamedTuple):
+    """The comparison that must notice a fault, and what it must say: anything else is an accident."""
+
+    compared: str
+    reason: str
+
+
+FIRST, LATER = Noticed("step", "first-step-off"), Noticed("accumulated", "later-step-off")
+UPDATE, LOADED = Noticed("step", "update-off"), Noticed("checkpoint", "loaded-elsewhere")
+UNREADABLE = Noticed("checkpoint", "unreadable")
 FAULTS = {
+    "trainer": {"mean-of-means": Noticed("accumulated", "first-step-off")},
     "ddp": {
-        "rank-keeps-its-own": "step",
-        "averaged-twice": "step",
-        "foreign-data": "step",
-        "own-mean": "step",
-        "reduction-skipped": "accumulated",
+        "rank-keeps-its-own": FIRST,
+        "averaged-twice": FIRST,
+        "foreign-data": FIRST,
+        "own-mean": FIRST,
+        "reduction-skipped": Noticed("accumulated", "first-step-off"),
+        "reduction-skipped-later": LATER,
+        "rate-raised": UPDATE,
+        "one-rank-decays": UPDATE,
     },
     "fsdp2": {
-        "averaged-twice": "step",
-        "foreign-data": "step",
-        "shard-shifted": "step",
-        "shard-lost": "checkpoint",
-        "stale-shard": "checkpoint",
+        "averaged-twice": FIRST,
+        "foreign-data": FIRST,
+        "shard-shifted": FIRST,
+        "rank-seeded-otherwise": FIRST,
+        "rate-raised": UPDATE,
+        "one-rank-decays": UPDATE,
+        "shard-lost": UNREADABLE,
+        "shard-twice": UNREADABLE,
+        "stale-shard": LOADED,
     },
-    "tensor": {"reduction-forgotten": "step", "shard-shifted": "step"},
-    "context": {"positions-split": "step", "seam-lost": "step", "rank-keeps-its-own": "step"},
-    "zero2": {"averaged-twice": "step", "foreign-data": "step", "stale-shard": "checkpoint"},
-    "zero3": {"foreign-data": "step", "shard-shifted": "step", "shard-lost": "checkpoint", "stale-shard": "checkpoint"},
+    "tensor": {"reduction-forgotten": FIRST, "shard-shifted": FIRST, "rate-raised": UPDATE},
+    "context": {"positions-split": FIRST, "seam-lost": FIRST, "rank-keeps-its-own": FIRST, "rate-raised": UPDATE},
+    "zero2": {"averaged-twice": FIRST, "foreign-data": FIRST, "rate-raised": UPDATE, "stale-shard": LOADED},
+    "zero3": {
+        "foreign-data": FIRST,
+        "shard-shifted": FIRST,
+        "rate-raised": UPDATE,
+        "shard-lost": UNREADABLE,
+        "stale-shard": LOADED,
+    },
 }
-"""The faults of each way of training, and the comparison that must notice them."""
+"""The faults of each way of training, and how each must be noticed."""
 LAUNCHER = {"rank-crashes": 60.0, "rank-raises": 60.0, "rank-hangs": 12.0}
 """Faults of one process, which the launcher must name, and the time limit of each in seconds."""
 
@@ -56,8 +82,8 @@ def checks() -> Iterator[Check]:
         for compared in COMPARED:
             yield check_of(way, "fp32", compared, quick=True)
         yield check_of(way, "bf16", "accumulated")
-        for fault, compared in FAULTS.get(way, {}).items():
-            yield check_of(way, "fp32", compared, fault, quick=True)
+        for fault, noticed in FAULTS[way].items():
+            yield check_of(way, "fp32", noticed.compared, fault, quick=True)
     for fault, timeout in LAUNCHER.items():
         yield Check("parallel", layout=fault, detail="launcher", timeout=timeout, quick=fault == "rank-crashes")
 

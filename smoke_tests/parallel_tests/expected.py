@@ -1,4 +1,4 @@
-"""What one process in fp64 gives: losses and gradients of all sequences, and those after steps of plain SGD."""
+"""What one process in fp64 gives: the loss and gradients of all sequences of a step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from smoke_tests.settings import SETTINGS
 if TYPE_CHECKING:
     from parallel_tests.portions import Rows
 
-RATE = 0.05
-
 
 class Expected:
-    """The model on one process, trained with SGD by its own gradients in fp64.
+    """The model on one process in fp64.
 
     With ``rounded`` the weights are those of a program that keeps them in full and computes with them in this dtype, as
     DeepSpeed does in bf16: they begin as numbers of this dtype, so what a first step changes by less than half of its
@@ -29,24 +27,16 @@ class Expected:
         self.shape = portions.shape_of(size)
         self.rounded = rounded
         built = model.build(SETTINGS["sdpa"], self.shape, weights, torch.device("cpu"))
-        self.kept = {name: self._round(value.detach()).double() for name, value in built.named_parameters()}
-        self.weights = self._weights()
+        self.begun = {name: self._round(value.detach()) for name, value in built.named_parameters()}
+        """The weights before the first step."""
 
-    def loss_and_gradients(self, rows: Rows) -> tuple[float, reference.Weights]:
-        """The mean loss over all predicted tokens of these sequences, and every gradient."""
-        return reference.losses_and_gradients(self.weights, rows, self.shape)
-
-    def step(self, gradients: reference.Weights) -> None:
-        """Take these gradients, times the learning rate `RATE`, off the weights."""
-        for name, gradient in gradients.items():
-            self.kept[name] -= RATE * gradient
-        self.weights = self._weights()
+    def loss_and_gradients(self, weights: reference.Weights, rows: Rows) -> tuple[float, reference.Weights]:
+        """The mean loss over all predicted tokens of these sequences under these weights, and every gradient."""
+        leaves = {name: self._round(value).double().requires_grad_() for name, value in weights.items()}
+        return reference.losses_and_gradients(leaves, rows, self.shape)
 
     def _round(self, value: torch.Tensor) -> torch.Tensor:
-        return value if self.rounded is None else value.to(self.rounded)
-
-    def _weights(self) -> reference.Weights:
-        return {name: self._round(value).double().clone().requires_grad_() for name, value in self.kept.items()}
+        return value if self.rounded is None else value.to(self.rounded).to(value.dtype)
 
 
 def distances(

@@ -75,6 +75,40 @@ def skip_reduction(trainee: Any) -> None:
     trainee.accumulating = lambda *, last: type(trainee).accumulating(trainee, last=False)  # noqa: ARG005
 
 
+def skip_reduction_later(trainee: Any) -> None:
+    """From the second step on the last batch too is under ``no_sync``."""
+    plain = trainee.step
+
+    def step() -> None:
+        plain()
+        skip_reduction(trainee)
+
+    trainee.step = step
+
+
+def raise_rate(trainee: Any) -> None:
+    """Every rank's AdamW takes steps that are half as long again."""
+    for group in trainee.optimizer.param_groups:
+        group["lr"] *= 1.5
+
+
+def decay_on_one_rank(trainee: Any) -> None:
+    """The last rank's AdamW has a weight decay that nobody asked for."""
+    if trainee.world.rank == trainee.world.size - 1:
+        for group in trainee.optimizer.param_groups:
+            group["weight_decay"] = 0.1
+
+
+def seed_otherwise(trainee: Any) -> None:
+    """The last rank's shards are of a model that was made from another seed."""
+    if trainee.world.rank == trainee.world.size - 1:
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in trainee.plain.parameters():
+                local = parameter.to_local()
+                local.copy_(local.flatten()[torch.randperm(local.numel(), generator=generator)].view_as(local))
+
+
 def shrink_loss(trainee: Any) -> None:
     """The loss that is differentiated is divided by the number of ranks, as the average divides the gradients."""
     whole = trainee.model.backward
@@ -144,6 +178,13 @@ def lose_shard(folder: Path, world: World) -> None:
             file.unlink()
 
 
+def save_shard_twice(folder: Path, world: World) -> None:
+    """The last rank's file is the first one's."""
+    if world.rank == 0:
+        for file in _last_shards(folder / GOOD, world):
+            shutil.copy(file.with_name("__0_0.distcp"), file)
+
+
 def keep_stale_shard(folder: Path, world: World) -> None:
     """The last rank's file is that of the checkpoint before, as when its last write did not reach the disk."""
     if world.rank == 0:
@@ -166,21 +207,32 @@ FAULTS = {
     ("ddp", "foreign-data"): see_foreign_data,
     ("ddp", "own-mean"): take_own_mean,
     ("ddp", "reduction-skipped"): skip_reduction,
+    ("ddp", "reduction-skipped-later"): skip_reduction_later,
+    ("ddp", "rate-raised"): raise_rate,
+    ("ddp", "one-rank-decays"): decay_on_one_rank,
     ("fsdp2", "averaged-twice"): average_twice,
     ("fsdp2", "foreign-data"): see_foreign_data,
     ("fsdp2", "shard-shifted"): shift_shard,
+    ("fsdp2", "rank-seeded-otherwise"): seed_otherwise,
+    ("fsdp2", "rate-raised"): raise_rate,
+    ("fsdp2", "one-rank-decays"): decay_on_one_rank,
     ("tensor", "reduction-forgotten"): forget_reduction,
     ("tensor", "shard-shifted"): shift_shard,
+    ("tensor", "rate-raised"): raise_rate,
     ("context", "positions-split"): split_positions,
     ("context", "seam-lost"): lose_seam,
     ("context", "rank-keeps-its-own"): keep_own_part,
+    ("context", "rate-raised"): raise_rate,
     ("zero2", "averaged-twice"): shrink_loss,
     ("zero2", "foreign-data"): see_foreign_data,
+    ("zero2", "rate-raised"): raise_rate,
     ("zero3", "foreign-data"): see_foreign_data,
     ("zero3", "shard-shifted"): shift_partition,
+    ("zero3", "rate-raised"): raise_rate,
 }
 DAMAGES = {
     ("fsdp2", "shard-lost"): lose_shard,
+    ("fsdp2", "shard-twice"): save_shard_twice,
     ("fsdp2", "stale-shard"): keep_stale_shard,
     ("zero2", "stale-shard"): keep_stale_shard,
     ("zero3", "shard-lost"): lose_shard,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parallel_tests import comparisons, connection, faults, hugging_face
+from parallel_tests.catalogue import FAULTS
 from smoke_tests.outcomes import Failed, NotRun
 from smoke_tests.precision import PRECISIONS
 
@@ -50,6 +51,9 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
             compare(report=report)
         except Failed as error:
             report["noticed"] = str(error)
+            reason = FAULTS[check["detail"]][check["mode"]].reason
+            if not str(error).startswith(f"{reason}: "):
+                raise Failed(f"noticed-otherwise: it should be {reason}, and the check says {error}") from None
         except comparisons.Unreadable as error:
             report["noticed"] = str(error)
             report["left"] = True

@@ -19,15 +19,11 @@ class Replicated(Trainee):
     """torch's DistributedDataParallel; batches before the last are under its ``no_sync``."""
 
     def prepare(self, built: Any) -> None:
-        self.plain = built
         self.model = DistributedDataParallel(built, bucket_cap_mb=1)  # several buckets also for a tiny model
         self.optimizer = self.new_optimizer(built.parameters())
 
     def accumulating(self, *, last: bool) -> Any:
         return contextlib.nullcontext() if last else self.model.no_sync()
-
-    def gradients(self) -> dict[str, torch.Tensor]:
-        return {name: value.grad.cpu() for name, value in self.plain.named_parameters()}
 
     def save(self, folder: Path) -> None:
         if self.world.rank == 0:

@@ -100,9 +100,6 @@ class SequenceSplit(Trainee):
         for parameter in self.model.parameters():
             dist.all_reduce(parameter.grad)
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        return {name: value.grad.cpu() for name, value in self.model.named_parameters()}
-
     def save(self, folder: Path) -> None:
         save_shards(folder, self.model, self.optimizer)
 

@@ -37,9 +37,6 @@ class Sharded(Trainee):
         self.model.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        return {name: value.grad.full_tensor().cpu() for name, value in self.model.named_parameters()}
-
     def save(self, folder: Path) -> None:
         save_shards(folder, self.model, self.optimizer)
 

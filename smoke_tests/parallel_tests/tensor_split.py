@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 
 from parallel_tests import portions
@@ -49,9 +48,6 @@ class TensorSplit(Trainee):
         """Every rank computes the whole loss; they must be the same, which a mean over them keeps visible."""
         return self.world.total(share) / self.world.size
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        return {name: whole(value.grad).cpu() for name, value in self.model.named_parameters()}
-
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(folder / "model")
         save_shards(folder / "optimizer", self.model, self.optimizer)
@@ -59,8 +55,3 @@ class TensorSplit(Trainee):
     def load(self, folder: Path) -> None:
         self.read_model(folder / "model")
         load_shards(folder / "optimizer", self.model, self.optimizer)
-
-
-def whole(tensor: Any) -> torch.Tensor:
-    """A divided tensor put together; all ranks call it."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -14,7 +14,6 @@ import torch
 from torch.nn import functional
 
 from parallel_tests import portions
-from parallel_tests.expected import RATE
 from smoke_tests import data, model, settings
 from smoke_tests.settings import SETTINGS
 
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
     from smoke_tests.precision import Precision
 
 
+RATE = 4e-3
+
+
 class Trainee:
     """The tiny model on this rank with its part of the data; each rank sees sequences of its own."""
 
@@ -37,8 +39,8 @@ class Trainee:
     averaged = True
     """Whether gradients are averaged over the ranks, so that a loss is multiplied by their number."""
 
-    def __init__(self, world: World, precision: Precision, optimizer: str) -> None:
-        self.world, self.precision, self.optimizer_name = world, precision, optimizer
+    def __init__(self, world: World, precision: Precision) -> None:
+        self.world, self.precision = world, precision
         self.shape = portions.shape_of(world.size)
         self.weights = getattr(torch, precision.weights)
         self.autocast = getattr(torch, precision.autocast) if precision.autocast else None
@@ -47,19 +49,22 @@ class Trainee:
         self.seen_rank = world.rank  # whose data this rank sees
         self.prepare(model.build(SETTINGS["sdpa"], self.shape, self.weights, world.device).train())
 
+    @property
+    def plain(self) -> Any:
+        """The model as transformers has it, without what wraps it."""
+        return getattr(self.model, "module", self.model)
+
     def prepare(self, built: Any) -> None:
         """Wrap or divide the model, and make its optimizer."""
         raise NotImplementedError
 
     def new_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        """SGD, whose steps the reference takes too, or AdamW, which has a state to save.
+        """AdamW, whose steps the reference takes too.
 
         One parameter at a time: on a GPU torch takes them in groups by default, and refuses a group with whole tensors
         and shards, which is what tensor parallelism leaves.
         """
-        if self.optimizer_name == "sgd":
-            return torch.optim.SGD(parameters, lr=RATE, foreach=False)
-        return torch.optim.AdamW(parameters, lr=4e-3, weight_decay=0.0, foreach=False)
+        return torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0, foreach=False)
 
     def rows(self, batch: int) -> Rows:
         """The sequences that this rank is to see in an accumulated batch."""
@@ -112,7 +117,11 @@ class Trainee:
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """Every parameter's whole gradient after the reduction, by its name, on the CPU. All ranks call it."""
-        raise NotImplementedError
+        return {name: whole(value.grad) for name, value in self.plain.named_parameters()}
+
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        """Every parameter, put together, by its name, on the CPU. All ranks call it."""
+        return {name: whole(value) for name, value in self.plain.named_parameters()}
 
     def kernel_fault(self, names: list[str]) -> str | None:
         """Say why the names in a GPU's profile do not prove that attention's own kernels ran, or None if they do."""
@@ -136,3 +145,9 @@ class Trainee:
     def load(self, folder: Path) -> None:
         """Read what ``save`` wrote. All ranks call it."""
         raise NotImplementedError
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """A copy of a tensor on the CPU, put together where it is divided, which all ranks call."""
+    held = tensor.detach()
+    return (held.full_tensor() if hasattr(held, "full_tensor") else held).cpu().clone()

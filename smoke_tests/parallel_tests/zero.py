@@ -36,7 +36,6 @@ class Zero(Trainee):
         if self.autocast is not None:
             settings[self.precision.name] = {"enabled": True}
             self.rounded, self.autocast = self.autocast, None
-        self.plain = built
         optimizer = self.new_optimizer(built.parameters())
         self.model, self.optimizer, _, _ = deepspeed.initialize(model=built, optimizer=optimizer, config=settings)
 
@@ -52,6 +51,11 @@ class Zero(Trainee):
         from deepspeed.utils import safe_get_full_grad
 
         return {name: safe_get_full_grad(value).clone().cpu() for name, value in self.plain.named_parameters()}
+
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        return {name: safe_get_full_fp32_param(value).clone().cpu() for name, value in self.plain.named_parameters()}
 
     def step(self) -> None:
         self.model.step()

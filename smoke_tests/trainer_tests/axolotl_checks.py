@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smoke_tests.trainers.checks import FAMILIES, FUSED, PLAIN, Fault, fault_checks, trainer_check
+from smoke_tests.trainers.checks import FAMILIES, FUSED, LATER_FAULTS, PLAIN, Fault, fault_checks, trainer_check
 
 from smoke_tests.refusals import Refusal
 
@@ -35,12 +35,13 @@ FAULTS = (
     Fault("labels-shifted", "padded", "full"),
     Fault("prompt-trained", "padded", "full"),
     Fault("padding-trained", "padded", "full"),
-    Fault("first-batch-lost", "padded", "full"),
+    Fault("first-batch-lost", "padded", "full", "weights-still"),  # a step is one batch
     Fault("seams-ignored", "packed", "full"),
     Fault("row-dropped", "packed", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
+    *LATER_FAULTS,
 )
 
 

@@ -26,11 +26,22 @@ PLAIN = ("eager", "sdpa")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that is put into a trainer's path on purpose, and the check that must notice it."""
+    """A fault that is put into a trainer's path on purpose, the check that must notice it, and for which reason."""
 
     name: str
     layout: str
     mode: str
+    reason: str = "first-step-off"
+    """What the check must say (``demands.py``): anything else is an accident, and the fault is not noticed."""
+
+
+LATER_FAULTS = (
+    Fault("labels-shifted-later", "padded", "full", "later-step-off"),
+    Fault("decay-unasked", "padded", "full", "update-off"),
+    Fault("layer-saved-stale", "padded", "full", "saved-elsewhere"),
+    Fault("adapter-saved-halved", "padded", "lora", "saved-elsewhere"),
+)
+"""What a first step does not show, in every trainer that is transformers' Trainer underneath."""
 
 
 def lists() -> list[Any]:

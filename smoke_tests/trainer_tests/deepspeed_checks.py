@@ -24,9 +24,9 @@ FAULTS = (
     Fault("mean-of-means", "padded", "lora"),
     Fault("first-batch-lost", "padded", "lora"),
     Fault("divided-twice", "padded", "lora"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed-lora"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed-lora", "resumed-elsewhere"),
 )
 
 

@@ -34,10 +34,10 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
     _be_alone()
 
     def train(family: str, fault: str) -> None:
-        with tempfile.TemporaryDirectory() as name, mock.patch.object(hugging_face, "StepRecord", EngineRecord):
+        with tempfile.TemporaryDirectory() as name, mock.patch.object(hugging_face, "TrainingRecord", EngineRecord):
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in FAULTS}, train)
+    demands.judge(check, report, FAULTS, train)
 
 
 def _be_alone() -> None:
@@ -61,11 +61,11 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     hugging_face.keep_options(report, folder, parts | ({"LoraConfig": config["lora"]} if config["lora"] else {}))
     caught = hugging_face.train(lambda: deepspeed_script.train(config), deepspeed_faults.FAULTS.get(fault))
     rows = [(row, tiny.targets(row, prompt)) for row, prompt in zip(tiny.rows(), tiny.PROMPTS)]
-    logged = hugging_face.demand_training(check, caught, report, rows)
+    hugging_face.demand_training(check, caught, report, rows, folder)
     if check["mode"].startswith("resumed"):
         again = {**config, "resumed": hugging_face.checkpoint(folder)}
         put = deepspeed_faults.RESUMED_FAULTS.get(fault)
-        hugging_face.demand_resumption(lambda: deepspeed_script.train(again), logged, put)
+        hugging_face.demand_resumption(lambda: deepspeed_script.train(again), caught, put)
 
 
 def _config(check: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smoke_tests.trainers.step_record import StepRecord
+from smoke_tests.trainers.step_record import TrainingRecord
 
 from smoke_tests import model
 
@@ -12,33 +12,31 @@ if TYPE_CHECKING:
     import torch
 
 
-class EngineRecord(StepRecord):
-    """The record of a trainer's first step, whose gradients DeepSpeed gives away right before it uses them."""
+class EngineRecord(TrainingRecord):
+    """The record of a trainer whose gradients DeepSpeed gives away right before it uses them."""
+
+    has_moments = False
 
     def __init__(self, trainer: Any, device: torch.device) -> None:
         super().__init__(trainer, device)
-        self._user = trainer
         self._held: dict[str, torch.Tensor] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
-        """Keep the weights as the engine has them, and watch its step."""
-        engine = self._user.deepspeed
+        """Watch the engine's step too."""
+        engine = self.user.deepspeed
         plain = engine.step
 
         def step(*words: Any, **options: Any) -> Any:
-            if not self._held:
+            if engine.is_gradient_accumulation_boundary():
                 self._held = _gradients(engine)
             return plain(*words, **options)
 
         engine.step = step
         super().on_train_begin(args, state, control, **known)
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **known: Any) -> None:
-        """The engine has taken its step by now: what it had used is the gradients."""
-        if not self.gradients:
-            self._open.close()
-            self.kernels = self._names
-            self.gradients = self._held
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Those that the engine has used: it takes its step inside of backward."""
+        return self._held
 
 
 def _gradients(engine: Any) -> dict[str, torch.Tensor]:

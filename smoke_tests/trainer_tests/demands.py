@@ -13,27 +13,40 @@ from smoke_tests.precision import PRECISIONS
 from smoke_tests.settings import SETTINGS, kernel_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable
 
+    from smoke_tests.trainers.checks import Fault
     from smoke_tests.trainers.step_record import StepRecord
+
+    Reference = Callable[[set[str]], tuple[float, fp64.Weights]]
+    """A step's loss and the gradients of the weights of these names."""
 
 RESUMED = 1e-5  # how far a loss after a checkpoint may be from the one without it; kernels of a GPU add in any order
 RESUMED_BF16 = 5e-3  # the same on a GPU where bf16 is trained: a bit more or less in some weights, some steps long
+RESUMED_WEIGHTS = 1e-3  # how far a weight may be from the one without a stop, as a part of the way from the checkpoint
 CAST = 5e-3  # bitsandbytes turns the biases of its layers to bf16, which is no training
 SHAPE = model.TINY
 Check = dict[str, Any]
 
 
-def judge(check: Check, report: dict[str, Any], faults: Collection[str], train: Callable[[str, str], None]) -> None:
-    """Train a family with ``train(family, fault)``; with a fault on purpose, pass if the comparison notices it."""
+def judge(check: Check, report: dict[str, Any], faults: Iterable[Fault], train: Callable[[str, str], None]) -> None:
+    """Train a family with ``train(family, fault)``; with a fault on purpose, pass if it is noticed for its own reason.
+
+    What any demand says begins with its reason's name, and a fault states the one that must notice it.
+    """
     subject = check["detail"].rpartition("/")[2]
-    if subject not in faults:
+    fault = next((fault for fault in faults if fault.name == subject), None)
+    if fault is None:
         train(subject, "")
         return
     try:
         train("qwen2", subject)
     except Failed as noticed:
         report["figures"] = {"noticed": str(noticed)}
+        if not str(noticed).startswith(f"{fault.reason}: "):
+            raise Failed(
+                f"noticed-otherwise: {subject} should be {fault.reason}, and the check says {noticed}"
+            ) from None
         return
     raise Failed(f"unnoticed: {subject} is in the trainer's path, and the comparison saw nothing")
 
@@ -65,58 +78,82 @@ def demand_setting(check: Check, resolved: str, record: StepRecord, report: dict
         raise Failed(f"kernel-swapped: {swapped}")
 
 
-def demand_first_step(
+def demand_first_step(  # noqa: PLR0913
     check: Check,
     record: StepRecord,
     report: dict[str, Any],
-    reference: Callable[[set[str]], tuple[float, fp64.Weights]],
+    reference: Reference,
     *,
     least: float = 0.0,
+    moves: bool = True,
 ) -> None:
     """Loss and gradients are those of ``reference(trained)``, and the step moved the trained weights and no other.
 
-    A loss that is nearer to zero than ``least`` is compared as if it were that large.
+    A loss that is nearer to zero than ``least`` is compared as if it were that large. A step whose rate is zero, as a
+    warm-up's first, ``moves`` nothing.
     """
-    trained = {name for name in record.weights if (".lora_" in name) == is_adapted(check)}
+    trained = trained_names(check, record)
     if strange := sorted((set(record.gradients) | record.moved(by=CAST)) - trained):
-        raise Failed(f"{strange[0]} was trained, and only adapters should be ({len(strange)} such weights)")
-    if still := sorted(trained - record.moved()):
-        raise Failed(f"{still[0]} stayed as it was in the optimizer's step ({len(still)} such weights)")
+        raise Failed(
+            f"others-moved: {strange[0]} was trained, and only adapters should be ({len(strange)} such weights)"
+        )
+    if moves and (still := sorted(trained - record.moved())):
+        raise Failed(f"weights-still: {still[0]} stayed as it was in the optimizer's step ({len(still)} such weights)")
+    report["errors"] = errors = step_errors(record, trained, reference, least=least)
+    precision = PRECISIONS[check["dtype"]]
+    if not training.within(precision, errors):
+        raise Failed(
+            f"first-step-off: the first step's loss is off by {errors['loss']:.1e} ({precision.loss:.0e} is allowed),"
+            f" the gradient of {errors['gradient_of']} by {errors['gradient']:.1e} ({precision.gradient:.0e})"
+        )
+
+
+def trained_names(check: Check, record: StepRecord) -> set[str]:
+    """The names of the weights that a training moves."""
+    return {name for name in record.weights if (".lora_" in name) == is_adapted(check)}
+
+
+def step_errors(record: StepRecord, trained: set[str], reference: Reference, *, least: float = 0.0) -> dict[str, Any]:
+    """How far a step's loss and the gradient of its worst weight are from the reference's, as parts of one."""
     loss, expected = reference(trained)
     worst, worst_name = 0.0, ""
     for name, gradient in expected.items():
         error = ((record.gradients[name] - gradient).norm() / gradient.norm()).item()
         if not error <= worst:  # so that NaN is the worst
             worst, worst_name = error, name
-    errors = {
+    return {
         "loss": abs(record.loss - loss) / max(abs(loss), least),
         "gradient": worst,
         "gradient_of": worst_name,
         "reference_loss": loss,
     }
-    report["errors"] = errors
-    precision = PRECISIONS[check["dtype"]]
-    if not training.within(precision, errors):
-        raise Failed(
-            f"the first step's loss is off by {errors['loss']:.1e} ({precision.loss:.0e} is allowed), the gradient of"
-            f" {worst_name} by {worst:.1e} ({precision.gradient:.0e})"
-        )
 
 
-def demand_logged(logged: list[float], record: StepRecord) -> None:
-    """The first loss that the trainer logs is the one of its first step."""
-    if abs(logged[0] - record.loss) > 1e-3 * abs(record.loss):
-        raise Failed(f"the trainer's log says {logged[0]} of a first step whose loss is {record.loss}")
+def demand_logged(logged: list[float], *steps: StepRecord) -> None:
+    """The losses that the trainer logs are those of its steps, as far as they are given."""
+    for number, (said, record) in enumerate(zip(logged, steps), 1):
+        if abs(said - record.loss) > 1e-3 * abs(steps[0].loss):
+            raise Failed(
+                f"logged-elsewhere: the trainer's log says {said} of step {number}, whose loss is {record.loss}"
+            )
 
 
 def demand_same_losses(seen: list[float], wanted: list[float], when: str, *, bf16: bool = False) -> None:
     """Two trainings, of bf16 weights or not, had the same losses; raises ``Failed`` with both."""
     allowed = RESUMED_BF16 if bf16 and training.device_here().type != "cpu" else RESUMED
     if len(seen) != len(wanted):
-        raise Failed(f"{when} {len(seen)} steps were taken, {len(wanted)} are wanted")
+        raise Failed(f"resumed-elsewhere: {when} {len(seen)} steps were taken, {len(wanted)} are wanted")
     worst = max(abs(one - other) / abs(other) for one, other in zip(seen, wanted))
     if not worst <= allowed:
         raise Failed(f"resumed-elsewhere: {when} the losses are {seen}, without it {wanted}")
+
+
+def demand_same_weights(seen: fp64.Weights, wanted: fp64.Weights, begun: fp64.Weights, when: str) -> None:
+    """Two trainings came to the same weights; how far they may be apart is a part of how far ``begun`` is."""
+    for name, value in wanted.items():
+        way = (value.double() - begun[name].double()).norm()
+        if not (seen[name].double() - value.double()).norm() <= RESUMED_WEIGHTS * way:
+            raise Failed(f"resumed-elsewhere: {when} {name} is not what it is without it")
 
 
 def rows_in(batches: list[dict[str, Any]], rows: list[list[int]]) -> list[int]:
@@ -128,7 +165,7 @@ def rows_in(batches: list[dict[str, Any]], rows: list[list[int]]) -> list[int]:
             while any(token != tiny.PAD for token in rest):
                 number = next((n for n, row in enumerate(rows) if rest[: len(row)] == row), None)
                 if number is None:
-                    raise Failed(f"a batch has tokens that are no whole row: {rest[:8]} ... of {len(rest)}")
+                    raise Failed(f"rows-wrong: a batch has tokens that are no whole row: {rest[:8]} ... of {len(rest)}")
                 numbers.append(number)
                 rest = rest[len(rows[number]) :]
     return numbers
@@ -143,5 +180,5 @@ def step_reference(
     """
     numbers = rows_in(record.batches, [tokens for tokens, _ in rows])
     if count is not None and len(numbers) != count:
-        raise Failed(f"a step had {len(numbers)} rows, {count} were asked for")
+        raise Failed(f"rows-wrong: a step had {len(numbers)} rows, {count} were asked for")
     return fp64.mean_loss_and_gradients(record.weights, trained, [rows[number] for number in numbers], SHAPE)

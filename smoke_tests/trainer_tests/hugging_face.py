@@ -15,10 +15,10 @@ from unittest import mock
 
 import torch
 import transformers
-from smoke_tests.trainers import demands
-from smoke_tests.trainers.step_record import StepRecord
+from smoke_tests.trainers import demands, saved_model, whole_training
+from smoke_tests.trainers.step_record import TrainingRecord
 
-from smoke_tests import model, training
+from smoke_tests import model, optimizer_reference, training
 from smoke_tests.outcomes import Failed
 from smoke_tests.precision import PRECISIONS
 
@@ -26,9 +26,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smoke_tests.trainers import fp64
+    from smoke_tests.trainers.step_record import StepRecord
 
 STEPS, SAVED = 8, 3  # in the midst of an epoch: a trainer that begins it again has other rows
 BATCH, ACCUMULATED = 2, 2
+SHORT = 2  # steps with a fault on purpose: some begin with the second one
+SCHEDULED = {
+    "per_device_train_batch_size": 3,  # of eight rows: an epoch's last batch has two, and its last step one batch
+    "num_train_epochs": 3,
+    "max_steps": -1,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 2,
+    "weight_decay": 0.1,
+    "max_grad_norm": 0.5,
+}
+"""What the mode ``scheduled`` asks for in the place of the plain options: everything that has a formula of its own."""
+SCHEDULED_STEPS = 6
+Caught = tuple[Any, TrainingRecord]
+"""A trainer that has trained, and the record of its steps."""
 TARGETS = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
 RANK, ALPHA = 8, 16
 
@@ -37,14 +52,14 @@ def options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The options of every such trainer, by transformers' names. What is not stated is the trainer's own default."""
     _forget_precision()
     os.environ["HF_DATASETS_CACHE"] = str(folder / "datasets")
-    return {
+    made = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": BATCH,
         "gradient_accumulation_steps": ACCUMULATED,
-        "learning_rate": 1e-2 if demands.is_adapted(check) else 4e-3,
+        "learning_rate": rate(check),
         "lr_scheduler_type": "constant",
         "max_grad_norm": 0.0,
-        "max_steps": 1 if demands.is_short(check) else STEPS,
+        "max_steps": steps(check),
         "use_cpu": training.device_here().type == "cpu",
         "bf16": PRECISIONS[check["dtype"]].autocast == "bfloat16",
         "logging_steps": 1,
@@ -53,6 +68,35 @@ def options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
         "report_to": "none",
         "disable_tqdm": True,
     }
+    return made | SCHEDULED if is_scheduled(check) else made
+
+
+def rate(check: dict[str, Any]) -> float:
+    """The learning rate of a supervised training."""
+    return 1e-2 if demands.is_adapted(check) else 4e-3
+
+
+def steps(check: dict[str, Any]) -> int:
+    """How many optimizer steps a training has."""
+    if is_scheduled(check):
+        return SCHEDULED_STEPS
+    return SHORT if demands.is_short(check) else STEPS
+
+
+def is_scheduled(check: dict[str, Any]) -> bool:
+    """Whether a training has warm-up and decay, clipping, weight decay and batches that its rows do not fill."""
+    return str(check["mode"]).startswith("scheduled")
+
+
+def recipe(check: dict[str, Any], largest_rate: float) -> optimizer_reference.Recipe:
+    """How the optimizer of a training must take its steps, as its options ask."""
+    if not is_scheduled(check):
+        return optimizer_reference.Recipe(lambda _name: optimizer_reference.Group(largest_rate))
+    return optimizer_reference.Recipe(
+        optimizer_reference.decay_all_but(largest_rate, SCHEDULED["weight_decay"]),
+        schedule=optimizer_reference.linear_schedule(SCHEDULED["warmup_steps"], SCHEDULED_STEPS),
+        clip=SCHEDULED["max_grad_norm"],
+    )
 
 
 def keep_options(report: dict[str, Any], folder: Path, parts: dict[str, Any], *, command: str = "") -> None:
@@ -82,18 +126,18 @@ def _forget_precision() -> None:
         state._reset_state()
 
 
-def train(start: Callable[[], Any], put: Callable[[Any], None] | None = None) -> tuple[Any, StepRecord]:
-    """Call ``start``, which trains somewhere inside; returns the trainer, and the record of its first step.
+def train(start: Callable[[], Any], put: Callable[[Any], None] | None = None) -> Caught:
+    """Call ``start``, which trains somewhere inside; returns the trainer, and the record of its steps.
 
     ``put`` is given the trainer before it begins. Adapters get values first: where half of them are zero, as peft makes
     them, the other half has no gradient to compare.
     """
-    caught: list[tuple[Any, StepRecord]] = []
+    caught: list[Caught] = []
     plain = transformers.Trainer.train
 
     def begin(trainer: Any, *words: Any, **known: Any) -> Any:
         fill_adapters(trainer.model)
-        caught.append((trainer, StepRecord(trainer, training.device_here())))
+        caught.append((trainer, TrainingRecord(trainer, training.device_here())))
         if put is not None:
             put(trainer)
         return plain(trainer, *words, **known)
@@ -126,20 +170,46 @@ def implementation(trainer: Any) -> str:
 
 
 def demand_training(
-    check: dict[str, Any], caught: tuple[Any, StepRecord], report: dict[str, Any], rows: list[fp64.Row]
+    check: dict[str, Any], caught: Caught, report: dict[str, Any], rows: list[fp64.Row], folder: Path
 ) -> list[float]:
-    """Everything that is asked of a supervised training on ``rows``; returns its losses.
+    """Everything that is asked of a supervised training on ``rows`` in ``folder``; returns its losses.
 
     Where rows are packed, a step has as many as there is room for; else as many as were asked for.
     """
     trainer, record = caught
-    report["losses"] = logged = losses(trainer)
-    demands.demand_setting(check, implementation(trainer), record, report)
-    count = None if "packed" in check["layout"] else BATCH * ACCUMULATED
-    demands.demand_first_step(
-        check, record, report, lambda trained: demands.step_reference(record, trained, rows, count)
+    tokens = [row for row, _ in rows]
+    count = None if "packed" in check["layout"] or is_scheduled(check) else BATCH * ACCUMULATED
+
+    def reference(step: StepRecord, trained: set[str]) -> tuple[float, fp64.Weights]:
+        return demands.step_reference(step, trained, rows, count)
+
+    demand_steps(check, caught, report, asked(check, rate(check), reference))
+    logged = demand_losses(check, caught)
+    whole_training.demand_epochs(
+        [number for step in record.steps for number in demands.rows_in(step.batches, tokens)], len(rows)
     )
-    demands.demand_logged(logged, record)
+    saved_model.demand_saved(check, trainer, record, folder, report)
+    return logged
+
+
+def asked(check: dict[str, Any], largest_rate: float, reference: Any, *, least: float = 0.0) -> whole_training.Asked:
+    """What the options of a training ask of its steps."""
+    return whole_training.Asked(recipe(check, largest_rate), steps(check), reference, least)
+
+
+def demand_steps(check: dict[str, Any], caught: Caught, report: dict[str, Any], wanted: whole_training.Asked) -> None:
+    """The attention that was asked for ran, and every step is the reference's."""
+    trainer, record = caught
+    report["losses"] = losses(trainer)
+    demands.demand_setting(check, implementation(trainer), record.steps[0], report)
+    whole_training.demand_steps(check, record, report, wanted)
+
+
+def demand_losses(check: dict[str, Any], caught: Caught) -> list[float]:
+    """The losses that were logged are those of the steps, and they fall; returns them."""
+    trainer, record = caught
+    logged = losses(trainer)
+    demands.demand_logged(logged, *record.steps)
     demands.demand_learning(check, logged)
     return logged
 
@@ -149,10 +219,13 @@ def checkpoint(folder: Path) -> str:
     return str(folder / "out" / f"checkpoint-{SAVED}")
 
 
-def demand_resumption(start: Callable[[], Any], logged: list[float], put: Callable[[Any], None] | None) -> None:
-    """A second trainer, which ``start`` makes go on from the checkpoint, has the losses that the first one had."""
-    again, _ = train(start, put)
-    demands.demand_same_losses(losses(again)[SAVED:], logged[SAVED:], "after the checkpoint")
+def demand_resumption(start: Callable[[], Any], caught: Caught, put: Callable[[Any], None] | None) -> None:
+    """A second trainer, which ``start`` makes go on from the checkpoint, comes to the first's losses and weights."""
+    again, record = train(start, put)
+    trainer, wanted = caught
+    demands.demand_same_losses(losses(again)[SAVED:], losses(trainer)[SAVED:], "after the checkpoint")
+    begun, left = wanted.steps[SAVED].weights, wanted.steps[-1].after
+    demands.demand_same_weights(record.steps[-1].after, left, begun, "after the checkpoint")
 
 
 def losses_of_command(argv: list[str], out: Path) -> list[float]:

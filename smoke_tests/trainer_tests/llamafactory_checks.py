@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smoke_tests.trainers.checks import FAMILIES, Fault, fault_checks, trainer_check
+from smoke_tests.trainers.checks import FAMILIES, LATER_FAULTS, Fault, fault_checks, trainer_check
 
 from smoke_tests.refusals import Refusal
 
@@ -34,9 +34,10 @@ FAULTS = (
     Fault("first-batch-lost", "padded", "full"),
     Fault("seams-ignored", "neat-packed", "full"),
     Fault("row-dropped", "neat-packed", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
+    *LATER_FAULTS,
 )
 
 
@@ -58,6 +59,7 @@ def checks() -> Iterator[Check]:
         yield trainer_check(detail, "fp32", "neat-packed", "lora")
         yield trainer_check(detail, "bf16", "padded", "qlora", quick=qwen3)
         yield trainer_check(detail, "fp32", "padded", "uncheckpointed")
+        yield trainer_check(detail, "fp32", "padded", "scheduled", quick=qwen3)
         yield trainer_check(detail, "fp32", "padded", "resumed", quick=qwen3)
         yield trainer_check(detail, "fp32", "padded", "resumed-lora")
         yield trainer_check(detail, "fp32", "neat-packed", "command")

@@ -43,15 +43,15 @@ PADDED_FAULTS = tuple(
         "counted-twice",
         "mean-of-means",
         "first-batch-lost",
-        "weight-frozen",
     )
 )
 FAULTS = (
     *PADDED_FAULTS,
+    Fault("weight-frozen", "padded", "full", "weights-still"),
     Fault("labels-shifted", "packed", "full"),
     Fault("ends-trained", "packed", "full"),
     Fault("seams-ignored", "packed", "full"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smoke_tests.trainers.checks import FAMILIES, FUSED, PLAIN, Fault, fault_checks, trainer_check
+from smoke_tests.trainers.checks import FAMILIES, FUSED, LATER_FAULTS, PLAIN, Fault, fault_checks, trainer_check
 
 from smoke_tests.refusals import Refusal
 
@@ -30,9 +30,10 @@ FAULTS = (
     Fault("counted-twice", "padded", "full"),
     Fault("mean-of-means", "padded", "full"),
     Fault("first-batch-lost", "padded", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
+    *LATER_FAULTS,
 )
 PACKED_FAULTS = (
     Fault("seams-ignored", "packed", "full"),
@@ -56,6 +57,7 @@ def checks() -> Iterator[Check]:
         yield trainer_check(detail, "fp32", "padded", "lora", quick=True)
         yield trainer_check(detail, "bf16", "padded", "qlora", quick=qwen3)
         yield trainer_check(detail, "fp32", "padded", "uncheckpointed")
+        yield trainer_check(detail, "fp32", "padded", "scheduled", quick=qwen3)
         yield trainer_check(detail, "fp32", "padded", "resumed", quick=qwen3)
         yield trainer_check(detail, "fp32", "padded", "resumed-lora")
         yield trainer_check(detail, "fp32", "padded", "command")

@@ -32,7 +32,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name:
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in (*FAULTS, *PACKED_FAULTS)}, train)
+    demands.judge(check, report, (*FAULTS, *PACKED_FAULTS), train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:
@@ -41,11 +41,11 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     config = _config(check, folder, family)
     hugging_face.keep_options(report, folder, {"sft.yaml": config}, command="swift sft sft.yaml")
     caught = hugging_face.train(lambda: _start(config, folder), trainer_faults.FAULTS.get(fault))
-    logged = hugging_face.demand_training(check, caught, report, _rows(prompts=check["layout"] == "whole"))
+    logged = hugging_face.demand_training(check, caught, report, _rows(prompts=check["layout"] == "whole"), folder)
     if check["mode"].startswith("resumed"):
         again = {**config, "resume_from_checkpoint": hugging_face.checkpoint(folder)}
         put = trainer_faults.RESUMED_FAULTS.get(fault)
-        hugging_face.demand_resumption(lambda: _start(again, folder), logged, put)
+        hugging_face.demand_resumption(lambda: _start(again, folder), caught, put)
     if check["mode"] == "command":
         file = _write_config({**config, "output_dir": str(folder / "command")}, folder)
         seen = hugging_face.losses_of_command(["swift", "sft", file], folder / "command")

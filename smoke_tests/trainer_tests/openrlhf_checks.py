@@ -42,10 +42,10 @@ SFT_FAULTS = (
     Fault("counted-twice", "padded", "full"),
     Fault("mean-of-means", "padded", "full"),
     Fault("first-batch-lost", "padded", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
-    Fault("moments-lost", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
+    Fault("moments-lost", "padded", "resumed", "resumed-elsewhere"),
 )
 PACKED_FAULTS = (
     Fault("labels-shifted", "packed", "full"),
@@ -66,7 +66,7 @@ PPO_FAULTS = (
     Fault("padding-ignored", "left-padded", "full"),
 )
 PACKED_PPO_FAULTS = (Fault("seams-ignored", "packed", "full"), Fault("advantages-shuffled", "packed", "full"))
-COMMAND_FAULTS = (Fault("weights-not-sent", "rollout", "full"),)
+COMMAND_FAULTS = (Fault("weights-not-sent", "rollout", "full", "weights-not-sent"),)
 
 
 def checks() -> Iterator[Check]:

@@ -57,7 +57,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
             report["stand_in"] = "; ".join([*standing, openrlhf_ray.RAY])
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in (*PPO_FAULTS, *PACKED_PPO_FAULTS)}, train)
+    demands.judge(check, report, (*PPO_FAULTS, *PACKED_PPO_FAULTS), train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:

@@ -37,7 +37,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name, openrlhf_place.alone(report):
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in (*SFT_FAULTS, *PACKED_FAULTS)}, train)
+    demands.judge(check, report, (*SFT_FAULTS, *PACKED_FAULTS), train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:

@@ -39,7 +39,7 @@ TEXT_FAULTS = (
     Fault("seams-ignored", "packed", "full"),
     Fault("counted-twice", "packed", "full"),
     Fault("first-batch-lost", "packed", "full"),
-    Fault("steps-skipped", "packed", "resumed"),
+    Fault("steps-skipped", "packed", "resumed", "resumed-elsewhere"),
 )
 CHAT_FAULTS = (
     Fault("labels-shifted", "padded", "full"),
@@ -49,8 +49,8 @@ CHAT_FAULTS = (
     Fault("counted-twice", "padded", "full"),
     Fault("mean-of-means", "padded", "full"),
     Fault("first-batch-lost", "padded", "full"),
-    Fault("weight-frozen", "padded", "full"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("weight-frozen", "padded", "full", "weights-still"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
 )
 
 

@@ -58,7 +58,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name:
             _train(check, report, Path(name), family="qwen3" if fault else family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in (*TEXT_FAULTS, *CHAT_FAULTS)}, train)
+    demands.judge(check, report, (*TEXT_FAULTS, *CHAT_FAULTS), train)
 
 
 def _import_torchtitan() -> None:

@@ -94,6 +94,37 @@ def _skip_steps(trainer: Any) -> None:
     trainer.args.ignore_data_skip = True
 
 
+def _shift_labels_later(trainer: Any) -> None:
+    plain = trainer.training_step
+
+    def training_step(built: Any, inputs: Any, *words: Any, **options: Any) -> Any:
+        if trainer.state.global_step:
+            _shift_labels(inputs)
+        return plain(built, inputs, *words, **options)
+
+    trainer.training_step = training_step
+
+
+def _decay(trainer: Any) -> None:
+    trainer.args.weight_decay = 0.01
+
+
+def _in_saved(change: Callable[[str, torch.Tensor, dict[str, torch.Tensor]], torch.Tensor]) -> Callable[[Any], None]:
+    """A fault in what is written: each weight is given with those that the training began with."""
+
+    def put(trainer: Any) -> None:
+        plain = trainer._save
+        begun = {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+
+        def save(output_dir: Any = None, state_dict: Any = None) -> None:
+            held = state_dict or trainer.model.state_dict()
+            plain(output_dir, state_dict={name: change(name, value, begun) for name, value in held.items()})
+
+        trainer._save = save
+
+    return put
+
+
 FAULTS: dict[str, Callable[[Any], None]] = {
     "labels-shifted": in_batches(_shift_labels),
     "prompt-trained": in_batches(_train_everything),
@@ -105,6 +136,10 @@ FAULTS: dict[str, Callable[[Any], None]] = {
     "first-batch-lost": _lose_first_batch,
     "adapter-frozen": _freeze_adapter,
     "base-trained": _train_base,
+    "labels-shifted-later": _shift_labels_later,
+    "decay-unasked": _decay,
+    "layer-saved-stale": _in_saved(lambda name, value, begun: begun[name] if "layers.1.mlp" in name else value),
+    "adapter-saved-halved": _in_saved(lambda name, value, _begun: value / 2 if "lora_B" in name else value),
 }
 """Each is put into a trainer that is built and has not trained."""
 RESUMED_FAULTS: dict[str, Callable[[Any], None]] = {"steps-skipped": _skip_steps}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smoke_tests.trainers.checks import FAMILIES, FUSED, PLAIN, Fault, fault_checks, trainer_check
+from smoke_tests.trainers.checks import FAMILIES, FUSED, LATER_FAULTS, PLAIN, Fault, fault_checks, trainer_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,10 @@ SFT_FAULTS = (
     Fault("first-batch-lost", "padded", "full"),
     Fault("seams-ignored", "packed", "full"),
     Fault("row-dropped", "packed", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
+    Fault("adapter-frozen", "padded", "lora", "weights-still"),
+    Fault("base-trained", "padded", "lora", "others-moved"),
+    Fault("steps-skipped", "padded", "resumed", "resumed-elsewhere"),
+    *LATER_FAULTS,
 )
 DPO_FAULTS = (
     Fault("pairs-swapped", "pairs", "full"),
@@ -66,6 +67,8 @@ def _sft(detail: str, family: str) -> Iterator[Check]:
     yield trainer_check(detail, "fp32", "completion", "full", quick=True)
     yield trainer_check(detail, "bf16", "padded", "full")
     yield trainer_check(detail, "fp32", "packed", "uncheckpointed")
+    yield trainer_check(detail, "fp32", "padded", "scheduled", quick=family == "qwen3")
+    yield trainer_check(detail, "fp32", "padded", "scheduled-lora")
     yield trainer_check(detail, "fp32", "padded", "resumed", quick=family == "qwen3")
     yield trainer_check(detail, "fp32", "padded", "resumed-lora")
     yield trainer_check(detail, "fp32", "packed", "command", quick=family == "qwen3")

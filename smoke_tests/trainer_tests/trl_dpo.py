@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from smoke_tests.trainers import demands, fp64, hugging_face, tiny, trainer_faults, trl_base, trl_faults
+from smoke_tests.trainers import demands, fp64, hugging_face, saved_model, tiny, trainer_faults, trl_base, trl_faults
 from smoke_tests.trainers.trl_checks import DPO_FAULTS
 from torch.nn import functional
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smoke_tests.trainers.step_record import StepRecord
 
 BETA = 0.1  # TRL's default
+RATE = 1e-3
 LEAST = 2.0
 """The loss is one of differences of sums over some thirty tokens, whose rounding in fp32 reaches 1e-6 on a GPU."""
 
@@ -32,24 +33,28 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name:
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in DPO_FAULTS}, train)
+    demands.judge(check, report, DPO_FAULTS, train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:
     tiny.write_model(folder / "model", family)
     _write_pairs(folder / "pairs.jsonl")
     trl_base.keep_options(check, report, folder, {"DPOConfig": _options(check, folder)})
-    trainer, record = hugging_face.train(lambda: _trainer(check, folder).train(), trl_faults.FAULTS.get(fault))
-    report["losses"] = logged = hugging_face.losses(trainer)
-    demands.demand_setting(check, hugging_face.implementation(trainer), record, report)
-    demands.demand_first_step(check, record, report, lambda trained: _reference(record, trained), least=LEAST)
-    demands.demand_logged(logged, record)
-    demands.demand_learning(check, logged)
+    caught = hugging_face.train(lambda: _trainer(check, folder).train(), trl_faults.FAULTS.get(fault))
+    trainer, record = caught
+    before = record.steps[0].weights
+
+    def reference_of(step: StepRecord, trained: set[str]) -> tuple[float, fp64.Weights]:
+        return _reference(step, before, trained)
+
+    hugging_face.demand_steps(check, caught, report, hugging_face.asked(check, RATE, reference_of, least=LEAST))
+    hugging_face.demand_losses(check, caught)
+    saved_model.demand_saved(check, trainer, record, folder, report)
     if check["mode"].startswith("resumed"):
         checkpoint = hugging_face.checkpoint(folder)
         hugging_face.demand_resumption(
             lambda: _trainer(check, folder).train(resume_from_checkpoint=checkpoint),
-            logged,
+            caught,
             trainer_faults.RESUMED_FAULTS.get(fault),
         )
 
@@ -72,7 +77,7 @@ def _write_pairs(file: Path) -> None:
 
 
 def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
-    return trl_base.options(check, folder) | {"learning_rate": 1e-3, "beta": BETA}
+    return trl_base.options(check, folder) | {"learning_rate": RATE, "beta": BETA}
 
 
 def _trainer(check: dict[str, Any], folder: Path) -> Any:
@@ -87,8 +92,11 @@ def _trainer(check: dict[str, Any], folder: Path) -> Any:
     )
 
 
-def _reference(record: StepRecord, trained: set[str]) -> tuple[float, fp64.Weights]:
-    """DPO's loss (https://arxiv.org/abs/2305.18290, equation 7) of the pairs that the step was given."""
+def _reference(record: StepRecord, before: fp64.Weights, trained: set[str]) -> tuple[float, fp64.Weights]:
+    """DPO's loss (https://arxiv.org/abs/2305.18290, equation 7) of the pairs that the step was given.
+
+    Its reference has the weights ``before`` the training, without adapters.
+    """
     count = len(tiny.PROMPTS)
     rows = [_pair(number)[0] for number in range(count)] + [_pair(number)[1] for number in range(count)]
     numbers = demands.rows_in(record.batches, rows)
@@ -99,7 +107,7 @@ def _reference(record: StepRecord, trained: set[str]) -> tuple[float, fp64.Weigh
         raise Failed(f"a step had {len(pairs)} pairs, {hugging_face.BATCH * hugging_face.ACCUMULATED} were asked for")
     leaves = fp64.leaves_of(record.weights, trained)
     policy = reference._with_adapters(leaves)
-    frozen = {name: value.detach() for name, value in leaves.items() if ".lora_" not in name}
+    frozen = {name: value.double() for name, value in before.items() if ".lora_" not in name}
     loss = torch.zeros((), dtype=torch.float64)
     for number in pairs:
         ratios = [

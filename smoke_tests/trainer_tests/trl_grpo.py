@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from smoke_tests.trainers import demands, fp64, hugging_face, tiny, trl_base, trl_faults
+from smoke_tests.trainers import demands, fp64, hugging_face, saved_model, tiny, trl_base, trl_faults
 from smoke_tests.trainers.trl_checks import GRPO_FAULTS
 
 from smoke_tests import data, reference
@@ -32,7 +32,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name:
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in GRPO_FAULTS}, train)
+    demands.judge(check, report, GRPO_FAULTS, train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:
@@ -47,12 +47,16 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
             trl_faults.FAULTS[fault](trainer)
 
     trl_base.keep_options(check, report, folder, {"GRPOConfig": _options(check, folder)})
-    trainer, record = hugging_face.train(lambda: _trainer(check, folder).train(), put)
-    report["losses"] = hugging_face.losses(trainer)
+    caught = hugging_face.train(lambda: _trainer(check, folder).train(), put)
+    trainer, record = caught
     report["figures"] = {"rewards": [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]}
-    demands.demand_setting(check, hugging_face.implementation(trainer), record, report)
-    own = samples[: hugging_face.ACCUMULATED * GROUP]
-    demands.demand_first_step(check, record, report, lambda trained: _reference(record, own, trained), least=1.0)
+    each = hugging_face.ACCUMULATED * GROUP
+
+    def reference_of(step: StepRecord, trained: set[str]) -> tuple[float, fp64.Weights]:
+        return _reference(step, samples[step.number * each :][:each], trained)
+
+    hugging_face.demand_steps(check, caught, report, hugging_face.asked(check, _rate(check), reference_of, least=1.0))
+    saved_model.demand_saved(check, trainer, record, folder, report)
     rewards = report["figures"]["rewards"]
     if not demands.is_short(check) and sum(rewards[-4:]) / 4 < sum(rewards[:2]) / 2 + LEARNED:
         raise Failed(f"the reward did not rise: {rewards}")
@@ -67,12 +71,16 @@ def _rewards(completion_ids: list[list[int]], **_known: Any) -> list[float]:
     return [_reward(tuple(tokens)) for tokens in completion_ids]
 
 
+def _rate(check: dict[str, Any]) -> float:
+    return 1e-2 if demands.is_adapted(check) else 2e-3
+
+
 def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
     return trl_base.options(check, folder) | {
         "per_device_train_batch_size": GROUP,
         "num_generations": GROUP,
         "max_completion_length": LENGTH,
-        "learning_rate": 1e-2 if demands.is_adapted(check) else 2e-3,
+        "learning_rate": _rate(check),
     }
 
 

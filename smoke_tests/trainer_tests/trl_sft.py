@@ -27,7 +27,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name:
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in SFT_FAULTS}, train)
+    demands.judge(check, report, SFT_FAULTS, train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:
@@ -38,12 +38,12 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     trl_base.keep_options(check, report, folder, {"SFTConfig": _options(check, folder), **four_bits})
     caught = hugging_face.train(lambda: _trainer(check, folder).train(), trainer_faults.FAULTS.get(fault))
     rows = [(row, tiny.targets(row, prompt if prompted else 0)) for row, prompt in zip(tiny.rows(), tiny.PROMPTS)]
-    logged = hugging_face.demand_training(check, caught, report, rows)
+    logged = hugging_face.demand_training(check, caught, report, rows, folder)
     if check["mode"].startswith("resumed"):
         checkpoint = hugging_face.checkpoint(folder)
         hugging_face.demand_resumption(
             lambda: _trainer(check, folder).train(resume_from_checkpoint=checkpoint),
-            logged,
+            caught,
             trainer_faults.RESUMED_FAULTS.get(fault),
         )
     if check["mode"] == "command":
@@ -60,7 +60,7 @@ def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
         **trl_base.options(check, folder),
         "max_length": ROW_LIMIT,
         "packing": packed,
-        "per_device_train_batch_size": 1 if packed else hugging_face.BATCH,
+        **({"per_device_train_batch_size": 1} if packed else {}),
         **({"gradient_checkpointing": False} if check["mode"] == "uncheckpointed" else {}),
     }
 

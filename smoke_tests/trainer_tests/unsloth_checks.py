@@ -34,9 +34,9 @@ FAULTS = (
     Fault("mean-of-means", "padding-free", "lora"),
     Fault("first-batch-lost", "padding-free", "lora"),
     Fault("seams-ignored", "packed", "lora"),
-    Fault("adapter-frozen", "padding-free", "lora"),
-    Fault("base-trained", "padding-free", "lora"),
-    Fault("steps-skipped", "padding-free", "resumed-lora"),
+    Fault("adapter-frozen", "padding-free", "lora", "weights-still"),
+    Fault("base-trained", "padding-free", "lora", "others-moved"),
+    Fault("steps-skipped", "padding-free", "resumed-lora", "resumed-elsewhere"),
 )
 
 

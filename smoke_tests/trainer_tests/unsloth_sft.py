@@ -43,7 +43,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
             _train(check, report, Path(name), family=family, fault=fault)
 
     _import_unsloth()
-    demands.judge(check, report, {fault.name for fault in FAULTS}, train)
+    demands.judge(check, report, FAULTS, train)
 
 
 def _import_unsloth() -> None:
@@ -73,7 +73,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     }
     hugging_face.keep_options(report, folder, {name: part for name, part in parts.items() if part})
     caught = hugging_face.train(lambda: _trainer(check, folder).train(), unsloth_faults.FAULTS.get(fault))
-    trainer, record = caught
+    trainer, record = caught[0], caught[1].steps[0]
     report["losses"] = logged = hugging_face.losses(trainer)
     _demand_attention(trainer, record, report)
     count = None if check["layout"] == "packed" else hugging_face.BATCH * hugging_face.ACCUMULATED

@@ -36,16 +36,16 @@ FAULTS = (
     Fault("mean-of-means", "packed", "full"),
     Fault("first-batch-lost", "packed", "full"),
     Fault("seams-ignored", "packed", "full"),
-    Fault("weight-frozen", "packed", "full"),
-    Fault("adapter-frozen", "packed", "lora"),
-    Fault("base-trained", "packed", "lora"),
-    Fault("steps-skipped", "packed", "resumed"),
-    Fault("moments-lost", "packed", "resumed"),
+    Fault("weight-frozen", "packed", "full", "weights-still"),
+    Fault("adapter-frozen", "packed", "lora", "weights-still"),
+    Fault("base-trained", "packed", "lora", "others-moved"),
+    Fault("steps-skipped", "packed", "resumed", "resumed-elsewhere"),
+    Fault("moments-lost", "packed", "resumed", "resumed-elsewhere"),
 )
 GRPO_FAULTS = (
     Fault("advantages-shuffled", "rollout", "full"),
     Fault("first-batch-lost", "rollout", "full"),
-    Fault("weights-not-sent", "rollout", "full"),
+    Fault("weights-not-sent", "rollout", "full", "weights-not-sent"),
 )
 
 

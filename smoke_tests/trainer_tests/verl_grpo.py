@@ -40,7 +40,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name:
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in GRPO_FAULTS}, train)
+    demands.judge(check, report, GRPO_FAULTS, train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:

@@ -49,7 +49,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name, verl_place.alone(report):
             _train(check, report, Path(name), family=family, fault=fault)
 
-    demands.judge(check, report, {fault.name for fault in FAULTS}, train)
+    demands.judge(check, report, FAULTS, train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:

@@ -167,9 +167,29 @@ def _render_checks(checks: Sequence[Mapping[str, Any]]) -> list[str]:
         errors = check.get("errors") or {}
         loss, gradient = (_small(errors.get(key)) for key in ("loss", "gradient"))
         rows.append(f"| `{check['id'].partition('/')[2]}` | {check['outcome']} | {loss} | {gradient} |")
+    if compared := _describe_comparison([check for check in checks if check.get("whole_training")]):
+        rows += ["", compared]
     if planted:
         rows += ["", f"{len(planted)} faults that were put into the trainer's path on purpose were noticed."]
     return rows
+
+
+def _describe_comparison(checks: Sequence[Mapping[str, Any]]) -> str:
+    """Return what was compared of whole trainings, and how long they took; nothing where a run is older than that."""
+    if not checks:
+        return ""
+    steps = sum(check["whole_training"]["steps"] for check in checks)
+    seconds = sum(check.get("seconds") or 0.0 for check in checks)
+    text = (
+        f"In {len(checks)} of these checks each of the {steps} steps was compared: loss and gradients with the"
+        " reference, weights and moments with what the optimizer's formula makes of the gradients."
+    )
+    if any(check.get("saved") for check in checks):
+        text += (
+            " What was saved has the trained weights to the bit; loaded by `from_pretrained`, with and without a cache,"
+            " it has the reference's logits and generates the reference's tokens."
+        )
+    return f"{text} That took {seconds:.0f} s."
 
 
 def _small(value: object) -> str:

@@ -197,3 +197,12 @@ def test_the_reference_of_grpo_is_its_loss_and_notices_weights_that_were_not_sen
     assert said["gradient"] < 1e-5
     assert said["after"] < 1e-5 < said["before"]
     assert said["not-sent"].startswith("weights-not-sent")
+
+
+def test_faults_in_the_libraries_are_noticed_for_their_own_reason(folder, trainer):
+    program, report = Path(__file__).with_name("library_faults.py"), folder / "faults.json"
+    argv = [PYTHON, program, folder, TRAINERS[trainer].replace("_", "-"), report]
+    subprocess.run(argv, check=False, timeout=3600, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    rows = json.loads(report.read_text())["rows"]
+    assert sum(bool(row["fault"]) for row in rows) >= 50
+    assert [row for row in rows if row["came"] not in ("pass", "noticed")] == []

@@ -53,6 +53,16 @@ def test_what_the_trainers_checks_saw_is_a_table_without_those_of_others():
     assert "sdpa/fp32/dense" not in text
 
 
+def test_a_page_says_what_was_compared_of_whole_trainings():
+    newer = run()
+    newer.report["checks"][0] |= {"whole_training": {"steps": 8}, "saved": {"tokens": 108}, "seconds": 4.4}
+    _, text = page(newer)
+    assert "In 1 of these checks each of the 8 steps was compared" in text
+    assert "has the trained weights to the bit" in text
+    assert "That took 4 s." in text
+    assert "of these checks each of the" not in page(run())[1]
+
+
 @pytest.mark.parametrize(
     ("runs", "words"),
     [
