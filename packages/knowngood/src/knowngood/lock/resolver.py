@@ -65,6 +65,8 @@ class PinnedFile:
     version: str
     url: str
     sha256: str
+    uploaded: str = ""
+    """The day of its upload, ISO 8601; empty where the index does not say it."""
 
     @property
     def file(self) -> str:
@@ -177,7 +179,13 @@ def parse_pylock(lock: dict[str, Any], request: ResolverRequest) -> list[PinnedF
         for wheel in package.get("wheels", []):
             url = wheel.get("url") or Path(wheel["path"]).resolve().as_uri()
             sha256 = wheel.get("hashes", {}).get("sha256")
-            item = PinnedFile(name=package["name"], version=package.get("version", ""), url=url, sha256=sha256 or "")
+            item = PinnedFile(
+                name=package["name"],
+                version=package.get("version", ""),
+                url=url,
+                sha256=sha256 or "",
+                uploaded=str(wheel.get("upload-time", ""))[:10],
+            )
             ranks = [order[tag] for tag in _wheel_tags(item.file) if tag in order]
             if ranks and sha256:
                 candidates.append((min(ranks), item))
