@@ -39,12 +39,6 @@ class CellWarning:
     when: Mapping[str, str] = field(default_factory=dict)
     """The conditions of use under which it holds: `{"packing": "true"}`; empty for any use."""
 
-    @property
-    def text(self) -> str:
-        """The warning with its conditions in words."""
-        when = " and ".join(f"{key}={value}" for key, value in self.when.items())
-        return f"with {when}: {self.because}" if when else self.because
-
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedRefusal:

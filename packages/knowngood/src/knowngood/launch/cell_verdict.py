@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -93,8 +93,8 @@ class CellVerdict:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What rules and incidents warn of in this cell, as sentences."""
-        return tuple(warning.text for warning in self.answer.warnings)
+        """What rules and incidents warn of in this cell for any use, as sentences."""
+        return tuple(warning.because for warning in self.answer.warnings if not warning.when)
 
     def commands(self) -> list[list[str]]:
         """Return the words of the commands that get the image into the engine of this machine; none where it is."""
@@ -124,7 +124,7 @@ class CellVerdict:
             "disk": self.disk,
             "compile": [vars(item) for item in self.compiled],
             "problem": self.problem,
-            "warnings": list(self.warnings),
+            "warnings": [asdict(warning) for warning in self.answer.warnings],
         }
 
 

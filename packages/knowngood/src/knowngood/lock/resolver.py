@@ -89,7 +89,7 @@ def resolver_command(request: ResolverRequest, folder: Path, wheels: Path | None
     argv += ["--generate-hashes", "--format", "pylock.toml", "--output-file", str(folder / "pylock.toml")]
     argv += ["--python-version", request.python]
     argv += ["--python-platform", uv_platform(request.glibc, request.architecture)]
-    argv += ["--only-binary", ":all:", "--exclude-newer", request.locked_at, "--no-header"]
+    argv += ["--only-binary", ":all:", "--exclude-newer", f"{request.locked_at}T23:59:59Z", "--no-header"]
     argv += [word for name in request.sources for word in ("--no-binary", name)]
     if request.excludes:
         argv += ["--excludes", str(folder / "excludes.txt")]
