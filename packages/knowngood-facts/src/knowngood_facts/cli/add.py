@@ -24,6 +24,7 @@ from knowngood_facts.cli import next_commands
 from knowngood_facts.cli.request_arguments import add_request_arguments, request_from_arguments
 from knowngood_facts.compat import knowledge
 from knowngood_facts.compat.cell_judgement import find_cell_errors
+from knowngood_facts.compat.matrix_cells import packages_of_cell
 from knowngood_facts.compat.pick_answer import pick_cells
 
 if TYPE_CHECKING:
@@ -57,18 +58,23 @@ def run(arguments: argparse.Namespace) -> Answer:
     known = knowledge.load_knowledge()
     cell, extras = _choose_cell(arguments, project.matrix, known)
     text = _read_matrix_text(project)
-    new = _add_to_text(text, project.matrix, cell, extras, arguments.base)
+    day = _find_later_day(known, project.matrix, cell, extras)
+    new = _add_to_text(text, project.matrix, cell, extras, arguments.base, day)
     _refuse_broken_cell(known, new)
     command = next_commands.command_to_get_cell(cell)
     place = f"{MATRIX_FILE}:{new.addition.line}"
     document = {"id": str(cell), "entry": new.addition.entry, "line": new.addition.line, "next": command.document()}
+    matrix_day = project.matrix.locked_at
+    document["locked_at"] = day or matrix_day
+    moved = [f"locked-at: {day}, since it has a release of that day; other cells stay at {matrix_day}"] if day else []
     if arguments.dry_run:
         document |= {"written": False, "locked": False}
-        return Answer(0, document, f"{place}: would get\n{new.addition.entry}then {command.text}")
+        lines = [f"{place}: would get", new.addition.entry.rstrip("\n"), *moved, f"then {command.text}"]
+        return Answer(0, document, "\n".join(lines))
     lock_note, locked = _lock_and_write(project, new, text)
     rendered = render.render_project(Project(project.root), check=False)
     document |= {"written": True, "locked": locked, "changed": rendered.document["changed"]}
-    lines = [f"{place}: added", new.addition.entry.rstrip("\n"), lock_note]
+    lines = [f"{place}: added", new.addition.entry.rstrip("\n"), *moved, lock_note]
     return Answer(0, document, "\n".join([*lines, f"rendered: {rendered.text.splitlines()[0]}", command.text]))
 
 
@@ -114,7 +120,20 @@ def _read_matrix_text(project: Project) -> str:
     return read_matrix_text(project.root)
 
 
-def _add_to_text(text: str, matrix: Matrix, cell: Cell, extras: tuple[str, ...], base: str | None) -> _NewCell:
+def _find_later_day(known: CompatKnowledge, matrix: Matrix, cell: Cell, extras: tuple[str, ...]) -> str:
+    """Return the day of the newest release that a cell names, where matrix.yaml's `locked-at` is before it; else ''."""
+    pins = packages_of_cell(cell) | dict(text.split("==", 1) for text in extras if "==" in text)
+    days = []
+    for name, version in pins.items():
+        package = known.universe.metadata.find_package(name)
+        place = package.domain.index.get(version) if package else None
+        days += [package.releases[place].uploaded] if package and place is not None else []
+    return max((day for day in days if day > matrix.locked_at), default="")
+
+
+def _add_to_text(  # noqa: PLR0913, PLR0917
+    text: str, matrix: Matrix, cell: Cell, extras: tuple[str, ...], base: str | None, locked_at: str
+) -> _NewCell:
     """Return the new text, after checking that the whole file is valid and has the cell.
 
     Raises:
@@ -127,7 +146,9 @@ def _add_to_text(text: str, matrix: Matrix, cell: Cell, extras: tuple[str, ...],
             raise UsageError(f"{cell}: no base of matrix.yaml has Python {cell.python}; they have {have}")
         base = bases[0]
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    addition = insert_matrix_entry(text.removeprefix(mark), MATRIX_FILE, render_matrix_entry(cell, base, extras))
+    addition = insert_matrix_entry(
+        text.removeprefix(mark), MATRIX_FILE, render_matrix_entry(cell, base, extras, locked_at)
+    )
     addition = replace(addition, text=mark + addition.text)
     try:
         new = matrix_file.parse_matrix(addition.text.removeprefix(mark), MATRIX_FILE, core_facts.load_matrix_facts())

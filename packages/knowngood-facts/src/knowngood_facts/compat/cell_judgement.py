@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
-from knowngood.evidence.cell_answer import CellError, CellJudgement, PredictedRefusal
+from knowngood.evidence.cell_answer import CellError, CellJudgement, CellWarning, PredictedRefusal
 from knowngood_facts.compat.findings import Finding, finding_from_box, sort_findings
 from knowngood_facts.compat.matrix_cells import values_of_cell
-from knowngood_facts.compat.suggestions import stated_condition_boxes
+from knowngood_facts.compat.suggestions import possible_warning_boxes, stated_condition_boxes
 from knowngood_facts.compat.universe import Universe
 from knowngood_facts.compat.value_domain import NONE, iterate_bits
 
@@ -24,7 +24,19 @@ def judge_cell(universe: Universe, cell: Cell, glibc: str | None = None) -> Cell
         errors=find_cell_errors(universe, cell, glibc),
         refusals=_predicted_refusals(universe, cell, index.errors),
         doubts=_predicted_refusals(universe, cell, index.unknown_errors),
+        warnings=_find_warnings(universe, cell),
         drivers=_find_drivers(universe, cell),
+    )
+
+
+def _find_warnings(universe: Universe, cell: Cell) -> tuple[CellWarning, ...]:
+    """Return what rules warn of in a cell, and the incidents that it has under conditions of use."""
+    index, assignment = universe.index, _assignment_of_cell(universe, cell)
+    bits = index.find_broken(assignment, index.advice | possible_warning_boxes(universe, {}))
+    return tuple(
+        CellWarning(id=item.id, because=item.because, when=item.when)
+        for item in _findings(universe, assignment, {}, bits)
+        if item.severity != "info"
     )
 
 

@@ -67,6 +67,21 @@ def test_a_cell_gets_its_entry_its_lock_and_its_dockerfile(home, capsys):
 
 
 @pytest.mark.usefixtures("index")
+def test_a_release_after_the_matrix_s_day_gives_the_cell_a_day_of_its_own(home, capsys):
+    matrix = home.root / "matrix.yaml"
+    matrix.write_text(samples.MATRIX.replace("locked-at: 2026-11-20", "locked-at: 2026-08-01"))
+    assert home.matrix.locked_at == "2026-08-01"
+    code, text, _ = run_add(capsys, NEW)
+    assert code == 0
+    [line] = [line.strip() for line in text.splitlines() if "other cells stay at 2026-08-01" in line]
+    day = line.removeprefix("locked-at: ").partition(",")[0]
+    assert day > "2026-08-01"
+    assert ENTRY.replace("    base", f"    locked-at: {day}\n    base") in matrix.read_text()
+    entries = Project(home.root).matrix.entries
+    assert {name: item.locked_at for name, item in entries.items() if item.locked_at != "2026-08-01"} == {NEW: day}
+
+
+@pytest.mark.usefixtures("index")
 def test_a_request_is_the_cell_that_pick_gives(home, capsys):
     words = ["--gpu", "H100", "torch==2.11.0", "transformers==5.17.0", "flash-attn==none", "flash-attn-4==none"]
     code, text, _ = run_add(capsys, *words, "--json")

@@ -39,7 +39,7 @@ def chooser():
 
 
 def choose(chooser, nvidia=NO_GPU, cells=(), gpu=ANY_GPU, attn=None, *, wanted=()):
-    return chooser.choose(nvidia, cells, gpu=gpu, attn=attn, wanted=wanted)
+    return chooser.list_choices(nvidia, cells, gpu=gpu, attn=attn, wanted=wanted)[0]
 
 
 def test_without_a_gpu_the_default_runs_and_says_why(known, chooser):

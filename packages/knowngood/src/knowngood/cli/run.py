@@ -21,12 +21,11 @@ from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.extensions import ExaminedLine
 from knowngood.launch import added_packages, container_run, run_guard, run_host
 from knowngood.launch.container_run import ContainerRun, GpuAccess, RunNetwork, UserIds
-from knowngood.launch.run_choice import ANY_GPU, RunChoice
+from knowngood.launch.run_choice import ANY_GPU
 
 if TYPE_CHECKING:
     from knowngood.cli.run_cell import CellForMachine
     from knowngood.engine.container_engine import Engine
-    from knowngood.engine.probe_gpus import NvidiaState
 
 _SEPARATOR = "--"
 
@@ -134,36 +133,44 @@ def run(arguments: argparse.Namespace) -> Answer:
         shared_memory=arguments.shm_size or run_host.half_of_memory(),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
+    run_host.check_program_file(container.program, folder, container.mounts)
     wanted, _ = run_image.list_wanted_packages(arguments)
-    chosen = run_cell.choose_cell_for_machine(arguments.select, gpu=arguments.gpu, attn=arguments.attn, wanted=wanted)
-    project, choice, nvidia = chosen.project, chosen.choice, chosen.nvidia
+    # Like all that is imported late here, it takes a while.
+    from knowngood.engine import container_engine
+
+    running = container_engine.find_running_engine(builds=False)
+    chosen = run_cell.choose_cell_for_machine(
+        run_cell.CellRequest(
+            select=arguments.select,
+            gpu=arguments.gpu,
+            attn=arguments.attn,
+            wanted=wanted,
+            may_compile=arguments.print,
+        ),
+        running,
+        lambda project, cell: run_image.choose_image_additions(arguments, project, cell),
+    )
+    project, choice, nvidia, additions = chosen.project, chosen.choice, chosen.nvidia, chosen.additions
     lines = _examine(chosen)
     if chosen.speed:
         print_notice(chosen.speed)
     container = replace(container, image=f"knowngood:{choice.cell}")
     if arguments.print:
-        # Like all that is imported late here, it takes a while.
-        from knowngood.engine import container_engine
-
         is_elsewhere = arguments.gpu != ANY_GPU and not nvidia.gpus
-        engine = None if is_elsewhere else container_engine.find_running_engine(builds=False)
+        engine = None if is_elsewhere else running
         container = run_host.fit_to_machine(container, engine, nvidia, arguments.network)
         if is_elsewhere:
             container = replace(container, gpus=GpuAccess.RUNTIME)
-            print_notice(choice.text)
             print_notice(f"no GPU here: the commands are for a machine with {arguments.gpu}, /dev/shm as large as here")
-        else:
-            _tell(choice, lines, container, nvidia)
-        additions = run_image.choose_image_additions(arguments, project, choice.cell)
+        _tell(chosen, lines, container, is_here=not is_elsewhere)
         container = run_image.name_program_image(container, project, choice.cell, additions)
-        return _printed(container, choice, lines, engine)
-    engine = _ensure_engine()
+        return _printed(container, chosen, lines, engine)
+    engine = _ensure_engine(running)
     container = run_host.fit_to_machine(container, engine, nvidia, arguments.network)
     if container.network is RunNetwork.HOST and not arguments.network:
         print_notice(f"the engine at {engine.host} has no bridge: the program has the network of this machine")
-    _tell(choice, lines, container, nvidia)
+    _tell(chosen, lines, container)
     _remove_abandoned(engine, container.user)
-    additions = run_image.choose_image_additions(arguments, project, choice.cell)
     image = run_image.get_cell_image(project, choice.cell, engine)
     if arguments.prove:
         run_image.prove_cell_image(project, choice.cell, image, engine, container.gpus)
@@ -201,11 +208,10 @@ def become_program(engine: Engine, container: ContainerRun) -> NoReturn:
     os.execvpe(argv[0], argv, environment)  # noqa: S606 - to become it is the point
 
 
-def _ensure_engine() -> Engine:
-    """Return an engine with a docker command; the embedded one is started where none answers."""
+def _ensure_engine(engine: Engine | None) -> Engine:
+    """Return an engine with a docker command: the running one, or the embedded one, which is started."""
     from knowngood.engine import container_engine
 
-    engine = container_engine.find_running_engine(builds=False)
     if engine is None or not engine.docker:
         with report_progress("engine") as notify:
             engine = container_engine.ensure_engine(notify=notify)
@@ -223,9 +229,18 @@ def _remove_abandoned(engine: Engine, user: UserIds) -> None:
             print_notice(f"removed {name}, which an earlier run left when it was killed")
 
 
-def _tell(choice: RunChoice, lines: Sequence[ExaminedLine], container: ContainerRun, nvidia: NvidiaState) -> None:
+def _tell(
+    chosen: CellForMachine, lines: Sequence[ExaminedLine], container: ContainerRun, *, is_here: bool = True
+) -> None:
     """Print to stderr what runs where; stdout is the program's."""
-    print_notice(choice.text)
+    for text in chosen.passed:
+        print_notice(f"passed over: {text}")
+    print_notice(chosen.choice.text)
+    for text in (*chosen.verdict.warnings, *chosen.additions.notices):
+        print_notice(text)
+    if not is_here:
+        return
+    nvidia = chosen.nvidia
     for name in container_run.find_loopback_proxies(container, os.environ):
         print_notice(f"{name} is an address of this machine, which a network of its own does not reach: --network host")
     if container.gpus is GpuAccess.NONE:
@@ -238,9 +253,10 @@ def _tell(choice: RunChoice, lines: Sequence[ExaminedLine], container: Container
 
 
 def _printed(
-    container: ContainerRun, choice: RunChoice, lines: Sequence[ExaminedLine], engine: Engine | None
+    container: ContainerRun, chosen: CellForMachine, lines: Sequence[ExaminedLine], engine: Engine | None
 ) -> Answer:
-    """Return the command for each tool; nothing was run."""
+    """Return the command for each tool, and before them those that get the image; nothing was run."""
+    choice, first = chosen.choice, [shlex.join(words) for words in chosen.verdict.commands()]
     docker = engine.docker if engine and engine.docker else (shutil.which("docker") or "docker",)
     commands = {
         "docker": shlex.join([*docker, *container_run.docker_run_arguments(container)]),
@@ -256,8 +272,10 @@ def _printed(
         "gpus": str(container.gpus),
         "network": str(container.network),
         "variables": list(container.variables),
+        "cost": chosen.verdict.document(),
+        "first": first,
         "commands": commands,
         "lines": [line.document() for line in lines],
     }
-    text = "\n".join(f"# {tool}\n{command}" for tool, command in commands.items())
-    return Answer(0, document, text)
+    image = ["\n".join([f"# the image, once ({chosen.verdict.cost})", *first])] if first else []
+    return Answer(0, document, "\n".join([*image, *(f"# {tool}\n{command}" for tool, command in commands.items())]))

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from knowngood.cli.run_image import ImageAdditions
+from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.launch import run_choice
+from knowngood.launch.added_packages import UnfitCellError
 from knowngood.launch.run_choice import ANY_GPU
+from knowngood.lock.cell_locking import NoWheelError
 
 if TYPE_CHECKING:
+    from knowngood.core.cell import Cell
+    from knowngood.engine.container_engine import Engine
     from knowngood.engine.probe_gpus import NvidiaState
+    from knowngood.launch.cell_verdict import CellVerdict, CellVerdicts
     from knowngood.launch.run_choice import RunChoice
     from knowngood.project.checkout import Project
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRequest:
+    """What a cell is chosen by."""
+
+    select: str | None = None
+    gpu: str = ANY_GPU
+    attn: str | None = None
+    wanted: Sequence[str] = ()
+    """Requirements; a cell with a trainer among them comes first."""
+    may_compile: bool = False
+    """Whether a cell counts that needs a wheel which is nowhere; others come before it in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +44,10 @@ class CellForMachine:
     project: Project
     nvidia: NvidiaState
     choice: RunChoice
+    verdict: CellVerdict
+    additions: ImageAdditions = field(default_factory=ImageAdditions)
+    passed: tuple[str, ...] = ()
+    """Why cells that are better proven or newer were passed over, as sentences."""
     speed: str = ""
     """What was measured to be fastest in the cell, in a line; empty where nothing was."""
 
@@ -38,32 +63,70 @@ def add_optional_select(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_cell_for_machine(
-    select: str | None, *, gpu: str = ANY_GPU, attn: str | None = None, wanted: Sequence[str] = ()
+    request: CellRequest,
+    engine: Engine | None,
+    examine: Callable[[Project, Cell], ImageAdditions] = lambda _project, _cell: ImageAdditions(),
 ) -> CellForMachine:
-    """Return the best cell among those that SELECT selects, for a named GPU or for this machine's.
+    """Return the best cell whose image can be had here, and to which `examine` can add what is wanted.
 
-    One with a trainer that is among the requirements `wanted` comes first.
+    Args:
+        request: what the cell is chosen by.
+        engine: the engine whose layers count as being here.
+        examine: returns what a cell gets besides; raises `UnfitCellError` where it cannot get that.
 
-    Raises what `run_choice.choose_run_cell` does, and `UsageError` for what selects no cell.
+    Raises:
+        MissingError: a cell would do, but needs a wheel that must be compiled first.
+        KnowngoodError: no cell fits.
+        UsageError: the SELECT selects no cell, or several for no GPU.
     """
     from knowngood.core import gpus
     from knowngood.core.attention import parse_attention
     from knowngood.engine import probe_gpus
+    from knowngood.launch.cell_verdict import CellVerdicts
     from knowngood.project.cell_answers import CellAnswers
     from knowngood.project.checkout import find_project
 
     project, nvidia = find_project(), probe_gpus.read_nvidia_state()
     matrix, answers = project.matrix, CellAnswers(project)
-    chooser = run_choice.RunChooser(
-        matrix,
-        gpus.gpu_catalog_from_sections({sm: dict(item) for sm, item in matrix.gpus.items()}),
-        answers,
-    )
-    choice = chooser.choose(
+    catalog = gpus.gpu_catalog_from_sections({sm: dict(item) for sm, item in matrix.gpus.items()})
+    choices = run_choice.RunChooser(matrix, catalog, answers).list_choices(
         nvidia,
-        matrix.select_cells([select]) if select else [],
-        gpu=gpu,
-        attn=parse_attention(attn) if attn else None,
-        wanted=wanted,
+        matrix.select_cells([request.select]) if request.select else [],
+        gpu=request.gpu,
+        attn=parse_attention(request.attn) if request.attn else None,
+        wanted=request.wanted,
     )
-    return CellForMachine(project=project, nvidia=nvidia, choice=choice, speed=answers.speed_advice(choice.cell))
+    refusals: list[KnowngoodError] = []
+    for choice, verdict in _order_by_cost(choices, CellVerdicts(answers, engine, os.environ)):
+        try:
+            if not request.may_compile:
+                verdict.require_wheels()
+            additions = examine(project, choice.cell)
+        except (UnfitCellError, NoWheelError) as error:
+            refusals.append(error)
+            continue
+        return CellForMachine(
+            project=project,
+            nvidia=nvidia,
+            choice=choice,
+            verdict=verdict,
+            additions=additions,
+            passed=tuple(map(str, refusals)),
+            speed=answers.speed_advice(choice.cell),
+        )
+    if len(refusals) == 1:
+        raise refusals[0]
+    kind = MissingError if any(isinstance(error, MissingError) for error in refusals) else KnowngoodError
+    raise kind("; ".join(["no cell of matrix.yaml can be had for this", *map(str, refusals)]))
+
+
+def _order_by_cost(choices: Sequence[RunChoice], verdicts: CellVerdicts) -> Iterator[tuple[RunChoice, CellVerdict]]:
+    """Yield the choices with their verdicts, those last for which something must be compiled first."""
+    later = []
+    for choice in choices:
+        verdict = verdicts.judge(choice.cell)
+        if verdict.compiled:
+            later.append((choice, verdict))
+        else:
+            yield choice, verdict
+    yield from later

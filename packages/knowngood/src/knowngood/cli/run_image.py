@@ -36,6 +36,8 @@ class ImageAdditions:
 
     packages: tuple[AddedPackage, ...] = ()
     toolkit: DevToolkit | None = None
+    notices: tuple[str, ...] = ()
+    """What a person should read about them."""
 
     def describe(self, project: Project, cell: Cell, base: str) -> DerivedImage | None:
         """Return the image with these on the cell's image, whose id is `base`; `None` where nothing is added."""
@@ -92,7 +94,7 @@ def list_wanted_packages(arguments: argparse.Namespace) -> tuple[tuple[str, ...]
 def choose_image_additions(arguments: argparse.Namespace, project: Project, cell: Cell) -> ImageAdditions:
     """Return what `--dev`, and `--with` or the requirements.txt beside the script, add to the cell's image.
 
-    Raises `KnowngoodError` for packages that do not fit the cell, or that `check` says break in it.
+    Raises `UnfitCellError` for packages that do not fit the cell, or that `check` says break in it.
     """
     wanted, file = list_wanted_packages(arguments)
     if not (wanted or arguments.dev):
@@ -109,29 +111,24 @@ def choose_image_additions(arguments: argparse.Namespace, project: Project, cell
     added = added_packages.resolve_added_packages(project.matrix, lock, wanted) if wanted else ()
     names = ", ".join(f"{item.name} {item.version}" for item in added) or "nothing, the cell has it all"
     reasons = ["--dev"] * bool(toolkit) + [file.name if file else "--with"] * bool(file or arguments.added)
-    print_notice(f"added for {' and '.join(reasons)}: {names}")
-    if added:
-        _examine_added(lock, added, unchecked=arguments.unchecked)
-    return ImageAdditions(packages=added, toolkit=toolkit)
+    notices = [f"added for {' and '.join(reasons)}: {names}"]
+    notices += _examine_added(lock, added, unchecked=arguments.unchecked) if added else []
+    return ImageAdditions(packages=added, toolkit=toolkit, notices=tuple(notices))
 
 
-def _examine_added(lock: CellLock, added: Sequence[AddedPackage], *, unchecked: bool) -> None:
-    """Print what is known to break with added packages; raises `KnowngoodError` for an error of `check`."""
+def _examine_added(lock: CellLock, added: Sequence[AddedPackage], *, unchecked: bool) -> list[str]:
+    """Return what is known to break with added packages; raises `UnfitCellError` for an error of `check`."""
     check = extensions.load_extension(extensions.CHECK_PACKAGES)
     if check is None:
-        print_notice("nobody has looked at whether they go with the cell: knowngood-facts is not installed")
-        return
+        return ["nobody has looked at whether they go with the cell: knowngood-facts is not installed"]
     findings, unread = check(lock, added)
-    for text in unread:
-        print_notice(text)
     errors = [item for item in findings if item.severity == "error" and not unchecked]
-    for item in findings:
-        if item not in errors:
-            print_notice(f"{item.severity}: {item.because}  [{item.id}]")
     if errors:
-        raise KnowngoodError(
-            f"{'; '.join(f'{item.because} [{item.id}]' for item in errors)}; add another release, or --unchecked"
+        raise added_packages.UnfitCellError(
+            f"{lock.cell}: {'; '.join(f'{item.because} [{item.id}]' for item in errors)}; add another release, or "
+            "--unchecked"
         )
+    return [*unread, *(f"{item.severity}: {item.because}  [{item.id}]" for item in findings)]
 
 
 def add_to_image(project: Project, cell: Cell, image: RunnableImage, additions: ImageAdditions) -> RunnableImage:

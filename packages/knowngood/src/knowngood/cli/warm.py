@@ -39,7 +39,10 @@ def _choose_cell(arguments: argparse.Namespace) -> tuple[Project, Cell, KernelMa
 
     Raises `KnowngoodError` when the cell is for another GPU than this machine has.
     """
-    chosen = run_cell.choose_cell_for_machine(arguments.select)
+    from knowngood.engine import container_engine
+
+    engine = container_engine.find_running_engine(builds=False)
+    chosen = run_cell.choose_cell_for_machine(run_cell.CellRequest(select=arguments.select), engine)
     cell, machine = chosen.choice.cell, kernel_store.describe_machine(chosen.nvidia)
     if machine.capability and machine.capability != cell.gpu:
         raise KnowngoodError(

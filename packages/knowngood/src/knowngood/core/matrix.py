@@ -72,6 +72,8 @@ class MatrixEntry:
     base: str
     extras: tuple[str, ...]
     """Requirements (PEP 508) besides those of the axes."""
+    locked_at: str
+    """Releases after this day do not exist for its lock: that of its item, else that of the whole file."""
     companions: tuple[str, ...] = ()
     """Requirements that come with the framework, which the cell without it does not have."""
     below: Cell | None = None
@@ -116,6 +118,7 @@ class Matrix:
     """The whole of matrix.yaml, checked and consistent."""
 
     locked_at: str
+    """The day of every cell that has none of its own."""
     gpus: Mapping[str, matrix_schema.GpuArchitecture]
     bases: Mapping[str, matrix_schema.Base]
     layers: Mapping[str, tuple[str, ...]]
@@ -320,6 +323,7 @@ class _MatrixReader:
                 made[str(cell)] = replace(
                     below,
                     cell=cell,
+                    locked_at=item.locked_at or below.locked_at,
                     companions=(*extras, *item.companions),
                     below=below.cell,
                     moves=tuple(map(canonicalize_name, item.moves)),
@@ -440,7 +444,12 @@ class _MatrixReader:
                 host=HostArchitecture(axes["host"]),
             )
             extras = (*self.raw.everywhere, *item.extras)
-            entries.append(MatrixEntry(cell=cell, base=base_for_host(base, cell.host), extras=extras, retired=retired))
+            day = item.locked_at or self.raw.locked_at
+            entries.append(
+                MatrixEntry(
+                    cell=cell, base=base_for_host(base, cell.host), extras=extras, locked_at=day, retired=retired
+                )
+            )
         return entries
 
 

@@ -134,8 +134,11 @@ class MatrixAddition:
     """The number of its first line, from 1."""
 
 
-def render_matrix_entry(cell: Cell, base: str, extras: tuple[str, ...] = ()) -> list[str]:
-    """Return the keys and values of an entry for `cells`, one a line; `extras` are further requirements."""
+def render_matrix_entry(cell: Cell, base: str, extras: tuple[str, ...] = (), locked_at: str = "") -> list[str]:
+    """Return the keys and values of an entry for `cells`, one a line.
+
+    `extras` are further requirements; `locked_at` is the day of the cell where it has one of its own.
+    """
     lines = [f"gpu: {cell.gpu}", f"torch: {cell.torch}", f"transformers: {cell.transformers}"]
     if cell.flash_attn != NO_FLASH_ATTN:
         lines.append(f"flash-attn: {cell.flash_attn}")
@@ -143,6 +146,8 @@ def render_matrix_entry(cell: Cell, base: str, extras: tuple[str, ...] = ()) -> 
         lines.append(f"framework: {'=='.join(cell.framework_pin)}")
     if extras:
         lines.append(f"with: {json.dumps(extras)}")
+    if locked_at:
+        lines.append(f"locked-at: {locked_at}")
     return [*lines, f"base: {base}"]
 
 

@@ -235,6 +235,8 @@ class StackItem(_Section):
     companions: Annotated[Requirements, Field(alias="with")] = ()
     on: Values[Text]
     """Ids or aliases of cells without a framework."""
+    locked_at: Annotated[Day | None, Field(alias="locked-at")] = None
+    """The day that counts for what comes with the trainer, in place of that of the cell below."""
     moves: Annotated[tuple[Package, ...], BeforeValidator(as_list)] = ()
     """Packages of those cells that the trainer needs in other versions."""
 
@@ -264,6 +266,8 @@ class CellItem(_Section):
     base: Values[Name]
     exclude: tuple[ExcludeItem, ...] = ()
     retired: RetiredItem | None = None
+    locked_at: Annotated[Day | None, Field(alias="locked-at")] = None
+    """The day that counts for these cells in place of the whole file's."""
     cuda: Annotated[str, _matching(r"\d{2}\.\d", "13.0")] | None = None
     triton: Annotated[str, _version_of("triton")] | None = None
     extras: Annotated[Requirements, Field(alias="with")] = ()

@@ -31,6 +31,16 @@ class CellError:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CellWarning:
+    """Something to mind when a cell is used, by rules and incidents."""
+
+    id: str
+    because: str
+    when: Mapping[str, str] = field(default_factory=dict)
+    """The conditions of use under which it holds: `{"packing": "true"}`; empty for any use."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictedRefusal:
     """Why a rule says that an attention setting is refused."""
 
@@ -47,6 +57,8 @@ class CellJudgement:
     """Attention setting -> the refusal that rules over known facts predict."""
     doubts: Mapping[str, PredictedRefusal] = field(default_factory=dict)
     """The same by rules about packages without facts; they count where no run has tried the setting."""
+    warnings: tuple[CellWarning, ...] = ()
+    """What is to be minded when it is used."""
     drivers: str = ""
     """The drivers that run the cell on its GPU, as a specifier (`>=525.60.13,<590`); empty for any."""
 
@@ -135,6 +147,8 @@ class CellAnswer:
     tier: Tier
     errors: tuple[CellError, ...] = ()
     """What is wrong with it by rules and facts, without what matrix.yaml waives."""
+    warnings: tuple[CellWarning, ...] = ()
+    """What is to be minded when it is used."""
     settings: Mapping[str, SettingState] = field(default_factory=dict)
     """Attention setting -> its state, for every setting."""
     run: RecordedRun | None = None
@@ -223,6 +237,7 @@ def answer_about_cell(
         cell=cell,
         tier=standing.tier(locked=locked, recorded=recorded),
         errors=judgement.errors,
+        warnings=judgement.warnings,
         settings={setting: setting_state(judgement, cell, setting, standing) for setting in ATTENTION},
         run=standing.run,
     )

@@ -46,12 +46,13 @@ def survey_cells(project: Project, cells: Iterable[Cell], house: Path | None) ->
     inputs: dict[str, tuple[PlanInput, Cell]] = {}
     recipe_digest = read_recipe_digest(project)
     for cell in cells:
-        item = _survey_cell(project, cell, house, recipe_digest)
+        item = survey_cell(project, cell, house, recipe_digest)
         inputs.setdefault(item.cell, (item, cell))
     return dict(inputs.values())
 
 
-def _survey_cell(project: Project, cell: Cell, house: Path | None, recipe_digest: str) -> PlanInput:
+def survey_cell(project: Project, cell: Cell, house: Path | None, recipe_digest: str) -> PlanInput:
+    """Return a cell as planning needs it; see `survey_cells`."""
     asked_for, note = cell, ""
     try:
         if house:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,19 @@ from knowngood.core.package_names import parse_requirement_text
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix
     from knowngood.lock.lock_tree import CellLock
-    from knowngood.lock.resolver import ResolverRequest
+    from knowngood.lock.resolver import PinnedFile, ResolverRequest
 
 REQUIREMENTS_FILE = "requirements.txt"
+LONGEST_LAG = timedelta(days=365)
+"""How much older than a cell's transformers a release may be that nobody named."""
+
+_FORMAT = 2
+"""Raised by one when the same question has another answer, so that none from before is taken."""
+_LONGEST_REASON = 400
+
+
+class UnfitCellError(KnowngoodError):
+    """A cell that cannot serve what was asked for (exit 1); another one may."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -70,7 +81,7 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
 
     Raises:
         UsageError: a text is not a requirement.
-        KnowngoodError: a requirement contradicts a version that the cell has.
+        UnfitCellError: a requirement contradicts a version that the cell has.
     """
     from packaging.requirements import InvalidRequirement
     from packaging.utils import canonicalize_name
@@ -88,9 +99,9 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
         name = canonicalize_name(requirement.name)
         locked = versions.get(name)
         if locked and not requirement.specifier.contains(locked, prereleases=True):
-            raise KnowngoodError(
+            raise UnfitCellError(
                 f"{text} does not fit: {lock.cell} has {requirement.name} {locked}, and the versions of a cell do not "
-                f"move; `knowngood pick --gpu {lock.cell.gpu} '{text}'` looks for a cell that fits"
+                "move"
             )
         is_there = name in made_here or (locked and not requirement.extras)
         open_requirements += [] if is_there else [text]
@@ -109,7 +120,7 @@ def resolve_added_packages(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
     """Return the wheels that a cell lacks for these requirements; none when it has all that they need.
 
     Raises:
-        KnowngoodError: they contradict the cell's lock; the reason is the resolver's.
+        UnfitCellError: they contradict the cell's lock, or what goes with it is of another time; with the reason.
         MissingError: the index did not answer.
     """
     from knowngood.lock import resolver
@@ -117,17 +128,21 @@ def resolve_added_packages(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
     request = added_packages_request(matrix, lock, wanted)
     if not request.requirements:
         return ()
-    question = {name: value for name, value in request.document().items() if name != "locked_at"}
+    question = {name: value for name, value in request.document().items() if name != "locked_at"} | {"format": _FORMAT}
     path = _resolutions() / f"{hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()}.json"
     if (kept := _load_resolution(path)) is not None:
         return kept
+    open_requirements = [text for text in request.requirements if _is_without_version(text)]
+    # The resolver also says when the cell's transformers was uploaded, by which those are judged.
+    dates = (f"transformers=={lock.cell.transformers}",) if open_requirements else ()
     try:
-        pinned = resolver.resolve_distributions(request)
+        pinned = resolver.resolve_distributions(replace(request, requirements=(*request.requirements, *dates)))
     except resolver.NoSolutionError as error:
-        raise KnowngoodError(
-            f"{', '.join(wanted)} cannot be added to {lock.cell}, whose versions do not move: {error}; "
-            f"`knowngood pick --gpu {lock.cell.gpu} {' '.join(map(repr, wanted))}` looks for a cell that fits"
+        raise UnfitCellError(
+            f"{', '.join(wanted)} cannot be added to {lock.cell}, whose versions do not move: {error}"
         ) from None
+    for text in open_requirements:
+        _refuse_outdated_release(text, request, pinned, lock)
     present = {item.name for item in lock.distributions}
     added = tuple(
         sorted(
@@ -138,6 +153,55 @@ def resolve_added_packages(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
     )
     write_atomically(path, json.dumps([asdict(item) for item in added], indent=1) + "\n")
     return added
+
+
+def _is_without_version(text: str) -> bool:
+    requirement = parse_requirement_text(text)
+    return not (requirement.specifier or requirement.url)
+
+
+def _refuse_outdated_release(text: str, request: ResolverRequest, pinned: Sequence[PinnedFile], lock: CellLock) -> None:
+    """Raise `UnfitCellError` where the resolver went back more than a year for a package that has no version.
+
+    An index has releases from before packages declared what they need. They go with anything by what they declare.
+    """
+    from packaging.utils import canonicalize_name
+
+    from knowngood.lock import resolver
+
+    files = {item.name: item for item in pinned}
+    own, file = files.get("transformers"), files.get(canonicalize_name(parse_requirement_text(text).name))
+    if own is None or file is None or not (own.uploaded and file.uploaded):
+        return
+    if date.fromisoformat(own.uploaded) - date.fromisoformat(file.uploaded) <= LONGEST_LAG:
+        return
+    newest = _find_newest_release(request, text)
+    if newest is None or newest.version == file.version:
+        return  # nothing newer exists, so the cell is not the reason
+    try:
+        resolver.resolve_distributions(replace(request, requirements=(f"{file.name}=={newest.version}",)))
+        reason = "the other packages that were named hold it back"
+    except resolver.NoSolutionError as error:
+        reason = textwrap.shorten(str(error), _LONGEST_REASON, placeholder=" ...")
+    raise UnfitCellError(
+        f"the newest {file.name} that goes with {lock.cell} is {file.version} of {file.uploaded}, more than a year "
+        f"older than its transformers {own.version} of {own.uploaded}; {newest.version} of {newest.uploaded} does "
+        f"not go with it: {reason}; to take the old one, name it: --with {file.name}=={file.version}"
+    )
+
+
+def _find_newest_release(request: ResolverRequest, text: str) -> PinnedFile | None:
+    """Return the newest release of a package for this Python and host, beside nothing else; `None` without one."""
+    from packaging.utils import canonicalize_name
+
+    from knowngood.lock import resolver
+
+    try:
+        alone = resolver.resolve_distributions(replace(request, requirements=(text,), constraints=(), overrides=()))
+    except resolver.NoSolutionError:
+        return None
+    name = canonicalize_name(parse_requirement_text(text).name)
+    return next((item for item in alone if item.name == name), None)
 
 
 def _resolutions() -> Path:

@@ -5,6 +5,7 @@ It is a filter over the cells of the matrix and what is known of each: no solver
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ class RunChooser:
     catalog: GpuCatalog
     answers: CellAnswers
 
-    def choose(
+    def list_choices(
         self,
         nvidia: NvidiaState,
         cells: Sequence[Cell],
@@ -76,15 +77,16 @@ class RunChooser:
         gpu: str = ANY_GPU,
         attn: str | None = None,
         wanted: Sequence[str] = (),
-    ) -> RunChoice:
-        """Return the best cell for a program.
+    ) -> list[RunChoice]:
+        """Return the cells for a program, the best first; at least one.
 
         Args:
             nvidia: the driver and the GPUs of this machine.
             cells: the cells that were selected; none when the user selected none.
             gpu: the GPU that was named, or `auto` for that of this machine.
             attn: the attention setting that must train.
-            wanted: requirements; a locked cell that has a trainer among them comes first, also one on a selected cell.
+            wanted: requirements; a locked cell that has a trainer among them comes first, also one on a selected cell,
+                and last come stacks on the others, since what they have may let a requirement in.
 
         Raises:
             UsageError: the name of the GPU is not known, or several cells were selected for no GPU.
@@ -106,15 +108,24 @@ class RunChooser:
         if cells:
             having = [cell for cell in having if cell.without_framework() in cells]
         plain = cells or [cell for cell in maintained if not cell.framework_pin]
+        stacks = [cell for cell in maintained if wanted and not cells and self.matrix.entry(cell).below]
         reasons: dict[str, str] = {}
-        chosen = self._best(having, demands, {}) or self._best(plain, demands, reasons)
-        if chosen is None:
+        fitting = [*self._rank(having, demands, {}), *self._rank(plain, demands, reasons)]
+        fitting += self._rank(stacks, demands, {})
+        if not fitting:
             raise _nothing_fits(gpu, demands, reasons)
-        if chosen.cell in having:
-            because += f", with {' '.join(chosen.cell.framework_pin or ())}"
-        setting = f"{attn}: {chosen.settings[attn].text}" if attn else ""
         signed = self.answers.project.seal is not None
-        return RunChoice(cell=chosen.cell, tier=chosen.tier, because=because, signed=signed, setting=setting)
+        return [
+            RunChoice(
+                cell=item.cell,
+                tier=item.tier,
+                because=because
+                + (f", with {' '.join(item.cell.framework_pin or ())}" if item.cell in (*having, *stacks) else ""),
+                signed=signed,
+                setting=f"{attn}: {item.settings[attn].text}" if attn else "",
+            )
+            for item in {item.cell: item for item in fitting}.values()
+        ]
 
     def _demands_of_machine(self, nvidia: NvidiaState, gpu: str, attn: str | None) -> tuple[RunDemands, str]:
         """Return the demands, and their reason in words. Of several kinds of GPU here the oldest counts."""
@@ -133,8 +144,8 @@ class RunChooser:
         demands = RunDemands(capabilities=(oldest,), driver=driver, host=host, attn=attn)
         return demands, f"for the {name} of this machine"
 
-    def _best(self, cells: Iterable[Cell], demands: RunDemands, reasons: dict[str, str]) -> CellAnswer | None:
-        """Return the best proven of the cells that fit, then the best by merit; `reasons` gets why others do not."""
+    def _rank(self, cells: Iterable[Cell], demands: RunDemands, reasons: dict[str, str]) -> list[CellAnswer]:
+        """Return the cells that fit, best proven and then by merit; `reasons` gets why others do not."""
         fitting = []
         for cell in dict.fromkeys(cells):
             if demands.host != cell.host or (demands.capabilities and cell.gpu not in demands.capabilities):
@@ -145,7 +156,7 @@ class RunChooser:
             else:
                 fitting.append(answer)
         order = list(Tier)
-        return max(fitting, key=lambda answer: (order.index(answer.tier), answer.cell.merit), default=None)
+        return sorted(fitting, key=lambda answer: (order.index(answer.tier), answer.cell.merit), reverse=True)
 
     def _reason_against(self, answer: CellAnswer, demands: RunDemands) -> str:
         """Return why a cell for this GPU does not fit; empty when it does."""
@@ -175,11 +186,11 @@ def _cells_with_trainer(cells: Iterable[Cell], wanted: Sequence[str]) -> Iterato
 
 def _nothing_fits(gpu: str, demands: RunDemands, reasons: Mapping[str, str]) -> KnowngoodError:
     named = gpu if gpu != ANY_GPU else demands.capabilities[0] if demands.capabilities else ""
-    words = [f"--gpu {named}" if named else "", f"--driver {demands.driver}" if demands.driver else ""]
-    words += [f"--attn {demands.attn}" if demands.attn else ""]
+    options = {"--gpu": named, "--driver": demands.driver, "--attn": demands.attn}
+    words = [word for name, value in options.items() if value for word in (name, value)]
     lines = [f"{name}: {reason}" for name, reason in reasons.items()]
     lines = lines or [f"it has none for {' or '.join(demands.capabilities) or 'a CPU'} on {demands.host.machine}"]
     return KnowngoodError(
         "; ".join(["no cell of matrix.yaml fits", *lines])
-        + f"; `{' '.join(['knowngood', 'pick', *filter(None, words)])}` says what would"
+        + f"; `{shlex.join(['knowngood', 'pick', *words])}` says what would"
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import re
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core.errors import UsageError
-from knowngood.launch.container_run import ContainerRun, GpuAccess, RunNetwork, UserIds
+from knowngood.launch.container_run import WORK_FOLDER, ContainerRun, FolderMount, GpuAccess, RunNetwork, UserIds
 
 if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
@@ -32,6 +34,40 @@ def find_working_folder() -> str:
     if ":" in str(folder):
         raise UsageError(f"the working folder {folder} has a colon in its name, which no container tool can mount")
     return str(folder)
+
+
+_LAUNCHERS = re.compile(r"(python[\d.]*|torchrun|accelerate|deepspeed)")
+
+
+def check_program_file(program: Sequence[str], folder: str, mounts: Sequence[FolderMount]) -> None:
+    """Check that the script is there which a program's words name, before anything is fetched for it.
+
+    A script of the image itself, or one that a module of `python -m` takes, is not looked for.
+
+    Raises:
+        UsageError: the container will not have it.
+    """
+    launched = _LAUNCHERS.fullmatch(Path(program[0]).name)
+    words = itertools.takewhile(lambda word: word not in ("-m", "-c"), program[1:] if launched else program[:1])
+    script = next((word for word in words if word.endswith(".py") and len(word.split()) == 1), None)
+    if script is None:
+        return
+    inside = Path(os.path.normpath(Path(WORK_FOLDER, script)))
+    places = [*mounts, FolderMount(source=folder, target=WORK_FOLDER)]
+    place = next((item for item in places if inside.is_relative_to(item.target)), None)
+    if place is None:
+        if Path(script).is_file():
+            raise UsageError(
+                f"{script} is on this machine only, and {folder} is {WORK_FOLDER} in the container: run it from its "
+                "folder, or mount that with --volume and name its path there"
+            )
+        return
+    outside = Path(place.source, inside.relative_to(place.target))
+    if not os.path.lexists(outside):
+        raise UsageError(
+            f"there is no {outside}, which the program is to run; {folder} is {WORK_FOLDER} in the container, and "
+            "--volume mounts other folders"
+        )
 
 
 def read_user_ids(folder: str) -> UserIds:

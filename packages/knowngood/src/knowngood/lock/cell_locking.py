@@ -66,7 +66,7 @@ def resolver_request(entry: MatrixEntry, matrix: Matrix) -> resolver.ResolverReq
         excludes=tuple(sorted(excludes)),
         python=base.python,
         glibc=base.glibc,
-        locked_at=matrix.locked_at,
+        locked_at=entry.locked_at,
         sources=tuple(sorted(sources)),
         overrides=tuple(overrides),
         host="" if cell.host == DEFAULT_HOST else str(cell.host),
@@ -137,7 +137,15 @@ def _lock_on_top(entry: MatrixEntry, held: CellLock | None, place: LockingPlace,
 
     place.notify("resolving")
     wheels = _require_wheels(cell, place)
-    pinned = resolver.resolve_distributions(_request_with_held_versions(entry, held, place.matrix), wheels)
+    try:
+        pinned = resolver.resolve_distributions(_request_with_held_versions(entry, held, place.matrix), wheels)
+    except resolver.NoSolutionError as error:
+        if "exclude-newer" not in str(error):
+            raise
+        raise KnowngoodError(
+            f"{cell}: releases after {entry.locked_at} do not count for it: give its item in matrix.yaml a later "
+            f"`locked-at: DAY`, or move that of the whole file; {error}"
+        ) from None
     below = _list_below_framework(entry, held, place.matrix, wheels)
     distributions = _read_distributions(cell, pinned, place.notify)
 

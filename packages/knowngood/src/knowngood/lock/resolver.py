@@ -65,6 +65,8 @@ class PinnedFile:
     version: str
     url: str
     sha256: str
+    uploaded: str = ""
+    """The day of its upload, ISO 8601; empty where the index does not say it."""
 
     @property
     def file(self) -> str:
@@ -90,7 +92,7 @@ def resolver_command(request: ResolverRequest, folder: Path, wheels: Path | None
     argv += ["--generate-hashes", "--format", "pylock.toml", "--output-file", str(folder / "pylock.toml")]
     argv += ["--python-version", request.python]
     argv += ["--python-platform", uv_platform(request.glibc, request.architecture)]
-    argv += ["--only-binary", ":all:", "--exclude-newer", request.locked_at, "--no-header"]
+    argv += ["--only-binary", ":all:", "--exclude-newer", f"{request.locked_at}T23:59:59Z", "--no-header"]
     argv += [word for name in request.sources for word in ("--no-binary", name)]
     if request.excludes:
         argv += ["--excludes", str(folder / "excludes.txt")]
@@ -181,7 +183,13 @@ def parse_pylock(lock: dict[str, Any], request: ResolverRequest) -> list[PinnedF
         for wheel in package.get("wheels", []):
             url = wheel.get("url") or Path(wheel["path"]).resolve().as_uri()
             sha256 = wheel.get("hashes", {}).get("sha256")
-            item = PinnedFile(name=package["name"], version=package.get("version", ""), url=url, sha256=sha256 or "")
+            item = PinnedFile(
+                name=package["name"],
+                version=package.get("version", ""),
+                url=url,
+                sha256=sha256 or "",
+                uploaded=str(wheel.get("upload-time", ""))[:10],
+            )
             ranks = [order[tag] for tag in _wheel_tags(item.file) if tag in order]
             if ranks and sha256:
                 candidates.append((min(ranks), item))

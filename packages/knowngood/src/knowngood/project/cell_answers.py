@@ -25,6 +25,7 @@ from knowngood.evidence.cell_answer import (
     CellAnswer,
     CellError,
     CellJudgement,
+    CellWarning,
     PredictedRefusal,
     UnjudgedCellError,
     answer_about_cell,
@@ -35,7 +36,7 @@ from knowngood.evidence.speed_runs import SpeedPoint
 from knowngood.project.checkout import Project, read_matrix_text
 
 JUDGEMENTS_FILE = "docker/judgements.json"
-_SCHEMA = "knowngood/judgements/1"
+_SCHEMA = "knowngood/judgements/2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class CellJudgements:
                 "errors": [dict(error.finding) for error in item.errors],
                 "refusals": {setting: asdict(refusal) for setting, refusal in item.refusals.items()},
                 "doubts": {setting: asdict(refusal) for setting, refusal in item.doubts.items()},
+                "warnings": [asdict(warning) for warning in item.warnings],
                 "drivers": item.drivers,
             }
             for name, item in sorted(self.cells.items())
@@ -81,6 +83,7 @@ def _parse_judgement(stored: Mapping[str, Any]) -> CellJudgement:
         errors=tuple(errors),
         refusals={name: PredictedRefusal(**item) for name, item in stored["refusals"].items()},
         doubts={name: PredictedRefusal(**item) for name, item in stored["doubts"].items()},
+        warnings=tuple(CellWarning(**item) for item in stored["warnings"]),
         drivers=str(stored["drivers"]),
     )
 

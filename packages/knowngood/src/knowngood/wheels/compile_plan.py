@@ -10,7 +10,7 @@ from typing import Any
 
 from knowngood.core.cell import NO_FRAMEWORK, Cell
 from knowngood.core.local_files import cache_folder
-from knowngood.core.matrix import Matrix, MatrixEntry
+from knowngood.core.matrix import Matrix
 from knowngood.core.notify import Notify
 from knowngood.images import dry_run
 from knowngood.images.pipeline import Pipeline
@@ -151,7 +151,7 @@ def lock_host_cell(cell: Cell, line: Pipeline, notify: Notify) -> tuple[Pipeline
         cxx11abi=load_torch_cxx11abi,
         notify=notify,
     )
-    result = cell_locking.lock_cell(MatrixEntry(cell=near, base=entry.base, extras=entry.extras), place)
+    result = cell_locking.lock_cell(replace(entry, cell=near, companions=(), below=None, moves=(), retired=None), place)
     return replace(line, project=project, options=replace(line.options, locked=False)), result.lock
 
 

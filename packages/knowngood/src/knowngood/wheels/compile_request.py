@@ -166,6 +166,12 @@ class CompileRecipe:
     """What its setup needs besides `BUILD_REQUIREMENTS`."""
     plain: bool = False
     """Whether the wheel keeps its published version, because the package compares it; the build tag has the rest."""
+    minutes: int | None = None
+    """Minutes that compiling took on two idle cores, by docs/compile.md; `None` where nobody noted them."""
+
+    def estimate_minutes(self, cores: int) -> int | None:
+        """Return about how many minutes it takes on a machine with so many cores; `None` where that is not known."""
+        return None if self.minutes is None else max(1, round(self.minutes * 2 / cores))
 
 
 RECIPES: Mapping[str, CompileRecipe] = {
@@ -173,6 +179,7 @@ RECIPES: Mapping[str, CompileRecipe] = {
         # Otherwise its setup looks for a published wheel, and compiles every file with four threads.
         env={"FLASH_ATTENTION_FORCE_BUILD": "TRUE", "NVCC_THREADS": "1"},
         switch="FLASH_ATTN_CUDA_ARCHS",
+        minutes=88,
     ),
     "transformer-engine-torch": CompileRecipe(
         env={"NVTE_FRAMEWORK": "pytorch", "NVTE_PYTORCH_FORCE_BUILD": "TRUE"},
@@ -183,6 +190,7 @@ RECIPES: Mapping[str, CompileRecipe] = {
     "deepspeed": CompileRecipe(
         # Of its operators the optimizer that it takes for a GPU, since the others are seldom asked for.
         env={"DS_ACCELERATOR": "cuda", "DS_BUILD_FUSED_ADAM": "1"},
+        minutes=3,
         requires=("einops", "hjson", "msgpack", "py-cpuinfo", "pydantic", "tqdm"),  # its setup imports deepspeed
         plain=True,  # deepspeed/git_version_info_installed.py says the version too
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ class StartError(BaseException):
 def starts(monkeypatch, tmp_path):
     """A machine without a GPU, an engine with every image; gives the program's words and environment."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: NvidiaState(problem="no library"))
     monkeypatch.setattr(container_engine, "find_running_engine", lambda **_: ENGINE)
     image = RunnableImage(name="knowngood:x", digest="sha256:1", origin="in the engine")
@@ -52,7 +54,7 @@ def starts(monkeypatch, tmp_path):
         raise StartError
 
     monkeypatch.setattr("os.execvpe", become)
-    networks = SimpleNamespace(networks=lambda **_: [{"Name": "bridge"}])
+    networks = SimpleNamespace(networks=lambda **_: [{"Name": "bridge"}], images=lambda **_: [])
     client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: []), api=networks)
     monkeypatch.setattr(container_engine, "docker_client", lambda _: contextlib.nullcontext(client))
     monkeypatch.setattr(run_guard, "start_watcher", lambda remove, _: calls.append(remove))
@@ -114,7 +116,8 @@ def test_print_has_the_usual_exit_codes_and_runs_nothing(starts, capsys):
     assert main.main(["run", "--print", "--gpu", "Banana", "--", "python"]) == 2
     assert main.main(["run", "--print", "--gpu", "H100", "--", "python", "train.py"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0::2] == ["# docker", "# podman", "# apptainer"]
+    assert out[1].startswith("knowngood build sm90-")
+    assert out[2::2] == ["# docker", "# podman", "# apptainer"]
     assert all(line.endswith("python train.py") for line in out[1::2])
     assert main.main(["run", "--print", "default", "--", "python"]) == 0
     out, err = capsys.readouterr()
@@ -252,3 +255,62 @@ def test_the_network_of_the_machine_is_given_by_wish(starts, capsys):
     ]
     assert "has no bridge" not in capsys.readouterr().err
     assert main.main(["run", "--network", "mine", "--", "true"]) == 125
+
+
+def test_what_cannot_be_is_said_before_an_engine_is_fetched(starts, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(container_engine, "find_running_engine", lambda **_: None)
+    monkeypatch.setattr(container_engine, "ensure_engine", lambda **_: pytest.fail("an engine was fetched"))
+    monkeypatch.setenv("KNOWNGOOD_WHEELHOUSE", str(tmp_path))
+    for words, message in (
+        (["--", "python", "missing.py"], "there is no .*/missing.py"),
+        (["--", "torchrun", "--nproc-per-node", "2", "missing.py", "train.py"], "there is no .*/missing.py"),
+        (["--", "python", "/work/missing.py"], "there is no .*/missing.py"),
+        (["--", "./missing.py"], "there is no .*/missing.py"),
+        (
+            ["--gpu", "RTX 4090", "--attn", "fa2", "--", "python"],
+            r"must be compiled \(about \d+ minutes on \d+ cores\)",
+        ),
+    ):
+        assert main.main(["run", *words]) == 125
+        assert re.search(message, capsys.readouterr().err)
+    assert starts == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [["python", "-m", "pkg", "new.py"], ["touch", "new.py"], ["python", "-c", "x", "new.py"], ["python", "/opt/x.py"]],
+)
+def test_a_file_that_is_no_script_of_this_machine_is_not_looked_for(starts, program):
+    start("--", *program)
+    assert starts
+
+
+@pytest.mark.usefixtures("starts")
+def test_print_says_what_gets_an_image_whose_wheel_is_nowhere(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("KNOWNGOOD_WHEELHOUSE", str(tmp_path))
+    assert main.main(["run", "--print", "--json", "--gpu", "RTX 4090", "--attn", "fa2", "--", "python"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    cell = document["cell"]
+    assert document["first"] == [f"knowngood compile {cell}", f"knowngood build {cell}"]
+    assert document["cost"]["compile"][0]["package"] == "flash-attn"
+
+
+@pytest.mark.usefixtures("starts")
+def test_a_cell_that_what_is_wanted_does_not_go_with_gives_way_to_the_next(monkeypatch, capsys):
+    old = "sm70-cu128-torch2.10.0-tf4.57.6-fa0-triton3.6.0-py311"
+
+    def resolve(_matrix, lock, _words):
+        if str(lock.cell) == old:
+            raise added_packages.UnfitCellError("the newest trl that goes with it is 0.11.4")
+        return (AddedPackage(name="trl", version="1.16.0", sha256="a" * 64),)
+
+    monkeypatch.setattr(added_packages, "resolve_added_packages", resolve)
+    assert main.main(["run", "--print", "--json", "--gpu", "V100", "--with", "trl", "--", "python"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["cell"] == f"{old}-deepspeed0.19.8"
+    assert "passed over: the newest trl that goes with it is 0.11.4" in err
+    monkeypatch.setattr(
+        added_packages, "resolve_added_packages", lambda *_: resolve(None, SimpleNamespace(cell=old), None)
+    )
+    assert main.main(["run", "--print", "--gpu", "V100", "--with", "trl", "--", "python"]) == 1
+    assert "no cell of matrix.yaml can be had for this; the newest trl" in capsys.readouterr().err

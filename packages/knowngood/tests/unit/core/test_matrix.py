@@ -37,6 +37,16 @@ def test_every_axis_may_hold_a_list():
     assert len(parsed(text).cells) == 6
 
 
+def test_a_day_of_its_own_counts_for_the_cells_of_an_item_and_for_those_of_no_other():
+    entries = parsed(with_(("flash-attn: 4.0.0b36\n", "flash-attn: 4.0.0b36\n    locked-at: 2026-11-23\n"))).entries
+    assert {name: entry.locked_at for name, entry in entries.items()} == {
+        FA4: "2026-11-23",
+        FA2: "2026-11-20",
+        FA0: "2026-11-20",
+    }
+    assert "2026-11-32" in refused(("flash-attn: 4.0.0b36\n", "flash-attn: 4.0.0b36\n    locked-at: 2026-11-32\n"))[0]
+
+
 def test_writing_the_pins_that_torch_has_changes_nothing():
     text = with_(("torch: 2.11.0\n", "torch: 2.11.0\n    cuda: 13.0\n    triton: 3.6.0\n"))
     assert list(parsed(text).entries) == [FA4, FA2, FA0]
@@ -353,5 +363,7 @@ def test_the_nearest_cell_to_one_that_is_not_there_is_for_the_same_gpu():
     """It was the one that is spelt alike, for another GPU."""
     missing = FA0.replace("torch2.11.0", "torch2.10.0").replace("cu130", "cu128")
     near = FA0.replace("sm90", "sm89").replace("torch2.11.0", "torch2.10.0").replace("cu130", "cu128")
-    entries = {name: MatrixEntry(cell=parse_cell(name), base="b", extras=()) for name in (near, FA0)}
+    entries = {
+        name: MatrixEntry(cell=parse_cell(name), base="b", extras=(), locked_at="2026-11-20") for name in (near, FA0)
+    }
     assert hint_nearest_cell(missing, entries) == f"; the nearest is {FA0}"

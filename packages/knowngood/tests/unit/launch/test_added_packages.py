@@ -6,7 +6,7 @@ import pytest
 
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.launch import added_packages
-from knowngood.launch.added_packages import AddedPackage
+from knowngood.launch.added_packages import AddedPackage, UnfitCellError
 from knowngood.lock import resolver
 from knowngood.lock.resolver import NoSolutionError, PinnedFile
 from samples import FA2, FA4
@@ -56,14 +56,14 @@ def test_a_wheel_that_was_compiled_here_is_not_asked_of_the_index(home, lock_of,
     lock = lock_of(FA2)
     assert any(item.made_here for item in lock.distributions)
     added_packages.resolve_added_packages(home.matrix, lock, ["trl", "flash-attn>=2"])
-    assert answers[0].requirements == ("trl",)
+    assert answers[0].requirements == ("trl", f"transformers=={lock.cell.transformers}")
     assert "flash-attn" in answers[0].excludes
     assert not any(text.startswith("flash-attn==") for text in answers[0].constraints)
 
 
 def test_a_version_of_the_cell_does_not_move(home, lock_of, answers):
     lock = lock_of(FA4)
-    with pytest.raises(KnowngoodError, match=r"transformers<4 does not fit: .* has transformers .*knowngood pick"):
+    with pytest.raises(KnowngoodError, match=r"transformers<4 does not fit: .* has transformers .*do not move"):
         added_packages.resolve_added_packages(home.matrix, lock, ["transformers<4"])
     assert answers == []
     added_packages.resolve_added_packages(home.matrix, lock, [f"transformers=={lock.cell.transformers}"])
@@ -74,7 +74,7 @@ def test_what_the_cell_has_is_not_asked_of_the_index(home, lock_of, answers):
     assert added_packages.resolve_added_packages(home.matrix, lock, ["numpy", "torch>=2"]) == ()
     assert answers == []
     added_packages.resolve_added_packages(home.matrix, lock, ["numpy[more]", "torch"])
-    assert answers[0].requirements == ("numpy[more]",)
+    assert answers[0].requirements[:1] == ("numpy[more]",)
 
 
 def test_what_contradicts_the_lock_through_others_is_refused_with_the_reason(home, lock_of, monkeypatch):
@@ -84,6 +84,60 @@ def test_what_contradicts_the_lock_through_others_is_refused_with_the_reason(hom
     monkeypatch.setattr(resolver, "resolve_distributions", fail)
     with pytest.raises(KnowngoodError, match=r"x==1 cannot be added.*do not move.*x==1 depends on transformers<4"):
         added_packages.resolve_added_packages(home.matrix, lock_of(FA4), ["x==1"])
+
+
+def resolve_from(days, asked):
+    """A resolver of an index with releases of trl: with the cell's pins it finds 0.11.4, without them the newest."""
+
+    def resolve(request):
+        asked.append(request.requirements)
+        if any(text == "trl==1.16.0" for text in request.requirements):
+            raise NoSolutionError("because datasets depends on fsspec<=2026.4.0")
+        version = "0.11.4" if request.constraints else "1.16.0"
+        files = {"transformers": ("5.17.0", days["transformers"]), "trl": (version, days.get(version, days["trl"]))}
+        return [
+            PinnedFile(name=name, version=version, url="https://x/x.whl", sha256="a" * 64, uploaded=day)
+            for name, (version, day) in files.items()
+        ]
+
+    return resolve
+
+
+def test_a_release_of_another_time_is_refused_with_the_reason_and_not_kept(home, lock_of, monkeypatch):
+    days, asked = {"transformers": "2026-09-01", "trl": "2024-10-15", "1.16.0": "2026-10-15"}, []
+    monkeypatch.setattr(resolver, "resolve_distributions", resolve_from(days, asked))
+    for _ in range(2):
+        with pytest.raises(
+            UnfitCellError,
+            match=r"newest trl .* is 0.11.4 of 2024-10-15, .* transformers 5.17.0 of 2026-09-01; 1.16.0 of 2026-10-15 "
+            r".*fsspec<=2026.4.0; .*--with trl==0.11.4",
+        ):
+            added_packages.resolve_added_packages(home.matrix, lock_of(FA4), ["trl"])
+    assert asked[3:] == asked[:3]
+    added = added_packages.resolve_added_packages(home.matrix, lock_of(FA4), ["trl==0.11.4"])
+    assert [item.version for item in added] == ["0.11.4"]  # named, it is what was wanted
+
+
+@pytest.mark.parametrize(
+    "days",
+    [
+        {"transformers": "2026-09-01", "trl": "2025-09-01"},
+        {"transformers": "2026-09-01", "trl": ""},
+        {"transformers": "", "trl": "2024-10-15"},
+    ],
+)
+def test_a_release_of_the_last_year_is_taken_and_so_is_one_without_a_day(home, lock_of, monkeypatch, days):
+    monkeypatch.setattr(resolver, "resolve_distributions", resolve_from(days, []))
+    [added] = added_packages.resolve_added_packages(home.matrix, lock_of(FA4), ["trl"])
+    assert added.version == "0.11.4"
+
+
+def test_the_newest_release_of_all_is_taken_however_old_it_is(home, lock_of, monkeypatch):
+    old = PinnedFile(name="rouge-score", version="0.1.2", url="https://x/x", sha256="a" * 64, uploaded="2022-07-22")
+    own = PinnedFile(name="transformers", version="5.17.0", url="https://x/x", sha256="b" * 64, uploaded="2026-09-01")
+    monkeypatch.setattr(resolver, "resolve_distributions", lambda _request: [old, own])
+    [added] = added_packages.resolve_added_packages(home.matrix, lock_of(FA4), ["rouge_score"])
+    assert added.version == "0.1.2"
 
 
 def test_a_text_that_is_no_requirement_is_refused(home, lock_of):
