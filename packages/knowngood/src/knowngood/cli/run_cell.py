@@ -44,7 +44,6 @@ def choose_cell_for_machine(
 
     Raises what `run_choice.choose_run_cell` does, and `UsageError` for what selects no cell.
     """
-    from knowngood.core import gpus
     from knowngood.core.attention import parse_attention
     from knowngood.engine import probe_gpus
     from knowngood.project.cell_answers import CellAnswers
@@ -52,11 +51,7 @@ def choose_cell_for_machine(
 
     project, nvidia = find_project(), probe_gpus.read_nvidia_state()
     matrix = project.matrix
-    chooser = run_choice.RunChooser(
-        matrix,
-        gpus.gpu_catalog_from_sections({sm: dict(item) for sm, item in matrix.gpus.items()}),
-        CellAnswers(project),
-    )
+    chooser = run_choice.RunChooser(matrix, matrix.gpu_catalog, CellAnswers(project))
     choice = chooser.choose(
         nvidia,
         matrix.select_cells([select]) if select else [],
