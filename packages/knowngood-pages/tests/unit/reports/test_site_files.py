@@ -275,7 +275,9 @@ def cell_axes():
 
 def test_a_row_of_the_picture_has_a_short_label():
     (one,) = made([cell(axes=cell_axes())]).cells
-    assert readme_parts.shorten_cell(one) == "sm_90, torch 2.11.0, tf 5.17.0, fa 4.0.0b33"
+    rest = "torch 2.11.0, tf 5.17.0, fa 4.0.0b33"
+    assert readme_parts.shorten_cell(one, {}) == f"sm_90, {rest}"
+    assert readme_parts.shorten_cell(one, {("sm_90", "x86-64"): "H100, H200"}) == f"H100, H200, {rest}"
 
 
 @pytest.mark.parametrize(

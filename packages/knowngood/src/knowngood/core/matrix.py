@@ -141,7 +141,11 @@ class Matrix:
 
     def machine_of(self, cell: Cell) -> GpuMachine:
         """Return the kind of machine that a cell is for, with its cards."""
-        return next(item for item in self.gpu_catalog.machines if (item.sm, item.host) == (cell.gpu, cell.host))
+        for item in self.gpu_catalog.machines:
+            if (item.sm, item.host) == (cell.gpu, cell.host):
+                return item
+        name = f"{cell.gpu}-{cell.host}"
+        return GpuMachine(name=name, sm=cell.gpu, host=cell.host, cards=self.gpus[cell.gpu].cards, query=cell.gpu)
 
     @property
     def cells(self) -> list[Cell]:
@@ -160,7 +164,7 @@ class Matrix:
 
     def select_all_cells(self, words: Sequence[str]) -> list[Cell]:
         """Return the cells that the words of SELECT select, also retired ones, as `selection.select_cells` does."""
-        return select_cells(self.cells, self.aliases, words)
+        return select_cells(self.cells, self.aliases, words, self.gpu_catalog)
 
     def select_cells(self, words: Sequence[str]) -> list[Cell]:
         """Return the maintained cells that the words of SELECT select.
