@@ -3,7 +3,7 @@
 (() => {
   const known = globalThis.knowngood.find;
   const { read, write, findGpu, nameGpu, isOlder, driverOf, load, look } = globalThis.knowngood.question;
-  const { element, card } = globalThis.knowngood.card;
+  const { element, command, card } = globalThis.knowngood.card;
   const names = Object.fromEntries(known.attention);
   const form = document.getElementById("find");
   const answer = document.getElementById("answer");
@@ -35,9 +35,9 @@
   const kernel = (setting) => setting.startsWith("sdpa-");
 
   function build() {
-    const card = (gpu) => [gpu.sm, gpu.label, `${gpu.family} ${gpu.sm}`];
+    const card = (gpu) => [gpu.name, gpu.label, `${gpu.family} ${gpu.name.replace("-", ", ")}`];
     const cards = known.gpus.flatMap((gpu) => gpu.cards.map((name) =>
-      element("option", `${name} (${gpu.sm}, ${gpu.family})`, { value: name })));
+      element("option", `${name} (${gpu.name.replace("-", ", ")}, ${gpu.family})`, { value: name })));
     const frameworks = known.frameworks.map((pin) => [pin, pin.replace("==", " ") || "none"]);
     form.append(
       group("Your card", "gpu", known.gpus.filter((gpu) => gpu.covered).map(card), [
@@ -78,7 +78,7 @@
       }
     };
     const releases = table ? table.transformers[question.framework] : known.releases;
-    check("gpu", gpu.sm);
+    check("gpu", gpu.name);
     check("attn", question.attn);
     check("framework", question.framework);
     check("transformers", question.transformers);
@@ -120,7 +120,7 @@
   function describe(change) {
     const [[name, value]] = Object.entries(change);
     if (name === "attn") return `Take ${names[value]} (${value})`;
-    if (name === "gpu") return `Take another card: ${known.gpus.find((gpu) => gpu.sm === value)?.label || value}`;
+    if (name === "gpu") return `Take another card: ${known.gpus.find((gpu) => gpu.name === value || gpu.cards.includes(value))?.label || value}`;
     if (name === "driver") return `Install driver ${value} or newer`;
     return `Take ${name} ${value}`;
   }
@@ -129,7 +129,7 @@
   function demand(clash) {
     const [, name, value] = clash.demand.match(/^(\w+)=(\S+)$/) || [];
     if (name === "attn") return names[value];
-    if (name === "gpu") return known.gpus.find((gpu) => gpu.sm === value)?.label || clash.demand;
+    if (name === "gpu") return known.gpus.find((gpu) => gpu.name === value || gpu.cards.includes(value))?.label || clash.demand;
     return clash.demand;
   }
 
@@ -169,6 +169,18 @@
       ...(ways.length ? [element("p", "The nearest that works; what changes least comes first:"), steps] : []),
       element("h3", "Why"),
       reasons,
+    ]);
+  }
+
+  /* No image of the matrix has the trainer for this card; what else would do is a search that the command makes. */
+  function unanswered() {
+    const words = ["knowngood", "pick", "--gpu", `"${question.gpu || known.start}"`, `"${question.framework}"`];
+    if (question.attn) words.push("--attn", question.attn);
+    if (driverOf(question.driver)) words.push("--driver", driverOf(question.driver));
+    return element("article", "", { class: "card" }, [
+      element("h2", `No image here has ${question.framework.replace("==", " ")} for this`),
+      element("p", "The command knows more than this page: it looks at what its packages require."),
+      command(words.join(" ")),
     ]);
   }
 
@@ -231,6 +243,7 @@
         const [best] = (next && look(table, next)?.cells) || [];
         if (best) parts.push(card(best, table, next, label(gpu)));
       }
+      if (!found.cells && !found.conflict) parts.push(unanswered());
       parts.push(...others(found.cells || [], table));
     }
     answer.replaceChildren(...parts);
@@ -238,14 +251,14 @@
 
   async function update() {
     const asked = question;
-    const gpu = question.gpu ? findGpu(question.gpu) : known.gpus.find((it) => it.sm === known.start);
+    const gpu = question.gpu ? findGpu(question.gpu) : known.gpus.find((it) => it.name === known.start);
     if (gpu.why || (question.driver.trim() && !driverOf(question.driver))) {
       fill(gpu);
       answer.replaceChildren(element("p", gpu.why || "A driver is written like 580.65.06."));
       return;
     }
     try {
-      const table = await load(gpu.sm);
+      const table = await load(gpu.name);
       if (asked !== question) return;
       if (question.transformers && !table.transformers[question.framework].includes(question.transformers)) question = { ...question, transformers: "" };
       fill(gpu, table);

@@ -19,11 +19,16 @@
     return `?${new URLSearchParams(stated)}`;
   }
 
-  /* The GPU that a name means, or a sentence that says why there is none. */
+  /* The kind of machine that a name means (as `GpuCatalog.find_machines`), or a sentence that says why there is none. */
   function findGpu(text) {
     if (!text.trim()) return { why: "Choose a card above, or type its name." };
+    const named = known.gpus.find((gpu) => gpu.name === text.trim());
+    if (named) return named;
     const match = globalThis.knowngood.matchGpuName(known.gpu_names, text);
-    const gpus = known.gpus.filter((gpu) => match.capabilities.includes(gpu.sm));
+    const meant = known.gpus.filter((gpu) => match.capabilities.includes(gpu.sm));
+    const arm = meant.filter((gpu) => gpu.host === "aarch64");
+    const cards = match.cards.length ? match.cards : meant.flatMap((gpu) => gpu.cards);
+    const gpus = cards.every((card) => arm.some((gpu) => gpu.cards.includes(card))) ? arm : meant.filter((gpu) => !arm.includes(gpu));
     if (match.kind === "known" && gpus.length === 1) return gpus[0];
     const list = gpus.map((gpu) => `${gpu.sm} (${gpu.label})`).join("; ");
     const why = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from knowngood.core.local_files import FACTS_FOLDER
@@ -32,13 +33,14 @@ def render_pages(project: Project, files: dict[Path, str]) -> list[Path]:
     known = knowledge.load_knowledge()
     if (project.root / FACTS_FOLDER).is_dir():
         files[project.root / "docs/compatibility.md"] = compatibility_tables.render_compatibility_page()
-        front = (project.root / "README.md").read_text(encoding="utf-8")
-        front = readme_parts.replace_marked_part(
-            front, "compatibility", compatibility_tables.render_readme_compatibility()
-        )
-        files[project.root / "README.md"] = readme_parts.replace_marked_part(
-            front, "cells", readme_parts.render_cell_table(_rows(project))
-        )
+        rows = _rows(project)
+        files[project.root / "docs/cells.md"] = readme_parts.render_cell_page(rows)
+        for name, part, text in (
+            ("README.md", "cards", readme_parts.render_card_table(rows)),
+            ("docs/commands.md", "commands", readme_parts.render_command_tables()),
+        ):
+            page = (project.root / name).read_text(encoding="utf-8")
+            files[project.root / name] = readme_parts.replace_marked_part(page, part, text)
     if tables := read_broken_use_tables(project.root / FACTS_FOLDER / "atlas"):
         files[project.root / "docs/broken-pairs.md"] = render_broken_pairs(tables)
     if project.evidence.is_dir() and project.trainer_suite.is_dir():
@@ -56,7 +58,8 @@ def render_pages(project: Project, files: dict[Path, str]) -> list[Path]:
         if tried := model_runs.load_model_runs(project.evidence, project.seal)[0]:
             files[project.root / "docs/models.md"] = render_model_page(tried, load_run_incidents())
         if (project.root / FACTS_FOLDER).is_dir() and (project.templates / "site").is_dir():
-            files[project.root / "docs/matrix.svg"] = _picture(project, known)
+            best = {str(row.cell) for row in readme_parts.find_best_rows(rows)}
+            files |= {project.root / "docs" / name: text for name, text in _pictures(project, known, best)}
     faults = project.root / "docs/faults.md"
     if faults.exists():
         files[faults] = renew_fault_totals(faults.read_text(encoding="utf-8"))
@@ -73,15 +76,22 @@ def _rows(project: Project) -> list[ReadmeRow]:
         aliases = [alias for alias, target in project.matrix.aliases.items() if target == name]
         rows.append(
             readme_parts.ReadmeRow(
-                cell=answer.cell, aliases=aliases, answer=answer, size=record.size if record else None
+                cell=answer.cell,
+                aliases=aliases,
+                machine=project.matrix.machine_of(answer.cell),
+                answer=answer,
+                size=record.size if record else None,
             )
         )
     return rows
 
 
-def _picture(project: Project, known: CompatKnowledge) -> str:
+def _pictures(project: Project, known: CompatKnowledge, best: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of the picture of all cells, and of that of the best for each kind of machine."""
     cells, _ = catalog_collection.collect_catalog_cells(project, project.evidence, known)
-    return readme_parts.render_matrix_picture(cells, project.templates / "site")
+    labels = {(item.sm, str(item.host)): item.label for item in known.universe.gpus.machines}
+    for name, shown in (("matrix.svg", cells), ("cards.svg", [cell for cell in cells if cell.id in best])):
+        yield name, readme_parts.render_matrix_picture(shown, project.templates / "site", labels)
 
 
 def _load_runs(project: Project) -> list[Evidence]:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from knowngood.launch.container_run import written_command
+
 EXAMPLE_REPOSITORY = "registry.example/team/knowngood"
 
 
@@ -38,9 +40,21 @@ class RunCommand:
     text: str
 
 
-_WORK = '--ipc host --volume "$PWD:/work" --workdir /work --volume knowngood:/cache \\\n    {image} python train.py'
 _APPTAINER = 'apptainer run --nv --bind "$PWD:/work" --pwd /work knowngood.sif train.py'
 _BUILT_FIRST = "Not published: the first line builds and tests it, in a checkout of this project. No GPU is needed."
+_BY_RUN = (ImageOrigin.PUBLISHED, ImageOrigin.BUILT_HERE)
+"""The origins from which `knowngood run` gets the image by itself."""
+_HERE = {
+    ImageOrigin.PUBLISHED: "Pulls the image, checks that it is the recorded one, and becomes your program.",
+    ImageOrigin.BUILT_HERE: (
+        "Not published yet: in a checkout of this project, it builds the image first, and then becomes your program."
+    ),
+    ImageOrigin.COMPILED_HERE: (
+        "Not published yet. In a checkout of this project, the first line compiles a wheel that is on no index, then "
+        "builds and tests the image. For flash-attn 2 that takes about 90 minutes on two cores, and no GPU."
+    ),
+    ImageOrigin.UNLOCKED: "In the matrix and not locked yet: in a checkout of this project, the first line does it.",
+}
 _NOT_IN_MATRIX = (
     "The rules allow it, and nobody has built it. In a checkout of this project, the first line adds it to the matrix; "
     "the second builds it and tests it."
@@ -79,13 +93,15 @@ def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
     push = [] if published else [*first, f"knowngood publish {{id}} --to {EXAMPLE_REPOSITORY}"]
     apptainer = [definition + " --image {image}"] if published else [*wheels, definition]
     return [
-        _command("docker", built, *first, f"docker run --rm --gpus all {_WORK}"),
+        _command(
+            "knowngood", _HERE[origin], *([] if origin in _BY_RUN else first), "knowngood run {id} -- python train.py"
+        ),
+        _command("docker", built, *first, written_command("docker", "{image}", "{id}", is_published=published)),
         _command(
             "podman",
             f"{built} The GPU comes by CDI, which `nvidia-ctk cdi generate` describes. This project has not run it.",
             *first,
-            *([] if published else ["docker save {image} | podman load"]),
-            f"podman run --rm --device nvidia.com/gpu=all --security-opt label=disable --userns keep-id {_WORK}",
+            written_command("podman", "{image}", "{id}", is_published=published),
         ),
         _command(
             "Apptainer",

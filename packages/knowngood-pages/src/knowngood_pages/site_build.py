@@ -1,4 +1,4 @@
-"""Makes all files of the site out of the catalog, the pages, and the answers for each GPU."""
+"""Makes all files of the site out of the catalog, the pages, and the answers for each kind of machine."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ import knowngood_facts
 import knowngood_pages
 from knowngood.core import local_files, worker_pool
 from knowngood.core.attention import ATTENTION
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.project.release_seal import KNOWLEDGE_FOLDERS
 from knowngood_facts.compat import knowledge
 from knowngood_pages import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
 from knowngood_pages.run_commands import run_command_templates
-from knowngood_pages.site_cards import MARK_MEANINGS, SETTING_NAMES, UNBUILT_WORDS, CardTable, gpu_label
+from knowngood_pages.site_cards import MARK_MEANINGS, SETTING_NAMES, UNBUILT_WORDS, CardTable
 from knowngood_pages.trainer_page_files import render_project_trainers
 
 if TYPE_CHECKING:
+    from knowngood.core.gpus import GpuMachine
     from knowngood.project.checkout import Project
     from knowngood_facts.compat.incident import Incident
     from knowngood_facts.compat.matrix_cells import PublishedCells
-    from knowngood_pages.catalog import Catalog
+    from knowngood_pages.catalog import Catalog, CatalogCell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,7 @@ def build_site(
     with computed_tables(known, cell_standings) as answers:
         # The pages are made here while the worker processes compute the tables.
         catalog = catalog_collection.collect_catalog(here, evidence, standings, incidents, known, places.repository)
-        sections = known.universe.gpus.sections
-        labels = {sm: gpu_label(cards) for sm, (_, cards) in sections.items()}
+        labels = {(item.sm, str(item.host)): item.label for item in known.universe.gpus.machines}
         bodies = site_incidents.render_incident_bodies(incidents)
         files: dict[str, str | bytes] = dict(places.program)
         files |= site_pages.render_site(catalog, templates, bodies, places, labels)
@@ -64,12 +65,19 @@ def build_site(
             for name, text in trainers.items()
         }
         files |= site_pages.render_trainer_site(catalog, templates, pages)
-        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, labels, places.runs_at))
+        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, places.runs_at))
         cells = [cell for cell in catalog.cells if cell.in_matrix]
-        for gpu, table in answers():
-            cards = CardTable().document((cell for cell in cells if cell.axes["gpu"] == gpu), cells_of_answers(table))
-            files[f"data/{gpu}.js"] = render_page_script(gpu, compress_table(table | cards))
+        for name, table in answers():
+            own = (cell for cell in cells if machine_name(known, cell) == name)
+            cards = CardTable().document(own, cells_of_answers(table))
+            files[f"data/{name}.js"] = render_page_script(name, compress_table(table | cards))
     return BuiltSite(files=files, catalog=catalog)
+
+
+def machine_name(known: knowledge.CompatKnowledge, cell: CatalogCell) -> str:
+    """Return the name of the kind of machine that a cell of the catalog is for."""
+    axes = cell.axes["gpu"], cell.axes.get("host", DEFAULT_HOST)
+    return next(item.name for item in known.universe.gpus.machines if (item.sm, item.host) == axes)
 
 
 def site_templates_folder(here: Project) -> Path:
@@ -83,30 +91,30 @@ def cells_of_answers(table: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(choice["id"] for answer in table["answers"] for choice in answer.get("cells", [])))
 
 
-def _find_page_data(
-    known: knowledge.CompatKnowledge, catalog: Catalog, labels: Mapping[str, str], runs_at: str | None
-) -> dict[str, Any]:
+def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog, runs_at: str | None) -> dict[str, Any]:
     """Return the choices of the form on the first page, and the texts that cards of all GPUs have in common."""
     gpus = known.universe.gpus
     cells = [cell for cell in catalog.cells if cell.in_matrix and not cell.retired]
-    covered = {cell.axes["gpu"] for cell in cells}
+    covered = {machine_name(known, cell) for cell in cells}
     first = next((cell for cell in cells if "default" in cell.aliases), cells[0] if cells else None)
     releases = {".".join(cell.axes["transformers"].split(".")[:2]) for cell in cells}
     return {
         "gpu_names": gpus.name_table.matching_data(),
         "gpus": [
             {
-                "sm": sm,
-                "family": gpus.family(sm),
-                "label": labels[sm],
-                "cards": list(gpus.sections[sm][1]),
-                "covered": sm in covered,
+                "name": item.name,
+                "sm": item.sm,
+                "host": str(item.host),
+                "family": gpus.family(item.sm),
+                "label": item.label,
+                "cards": list(item.cards),
+                "covered": item.name in covered,
             }
-            for sm in reversed(gpus.names)
+            for item in reversed(gpus.machines)
         ],
-        "start": first.axes["gpu"] if first else gpus.names[0],
+        "start": machine_name(known, first) if first else gpus.names[0],
         "attention": [[setting, SETTING_NAMES[setting]] for setting in ATTENTION],
-        "frameworks": site_verdicts.list_frameworks(known.universe, known.published),
+        "frameworks": site_verdicts.list_frameworks(known.published),
         "releases": [release for release in site_verdicts.list_minor_releases(known.universe) if release in releases][
             :6
         ],
@@ -131,13 +139,16 @@ def _shown(catalog: Catalog) -> set[str]:
 def computed_tables(
     known: knowledge.CompatKnowledge, standings: Mapping[str, CellStanding]
 ) -> Iterator[Callable[[], Iterator[tuple[str, dict[str, Any]]]]]:
-    """Begin to compute the table of answers for each GPU, in worker processes; yield a function that waits for them.
+    """Begin to compute the table of answers for each kind of machine, in worker processes.
 
-    A table is taken from the cache when nothing that decides it has changed.
+    Yields a function that waits for them. A table is taken from the cache when nothing that decides it has changed.
     """
-    names = known.universe.gpus.names
+    names = [machine.name for machine in known.universe.gpus.machines]
     common = _common_key(known)
-    keys = {name: _gpu_key(common, name, known.published, standings) for name in names}
+    keys = {
+        machine.name: _machine_key(common, machine, known.published, standings)
+        for machine in known.universe.gpus.machines
+    }
     tables = {name: cached for name in names if (cached := _read_cached(keys[name])) is not None}
     missing = [name for name in names if name not in tables]
     # Neighbouring GPUs share work, so they go in pairs; the newest take longest and therefore begin.
@@ -164,26 +175,28 @@ def _read_knowledge() -> knowledge.CompatKnowledge:
 
 
 def _compute_tables(
-    locked: frozenset[str], standings: Mapping[str, CellStanding], gpus: Iterable[str]
+    locked: frozenset[str], standings: Mapping[str, CellStanding], names: Iterable[str]
 ) -> dict[str, Any]:
     known = _read_knowledge()
     cells, settings = known.published.cells, list(ATTENTION)
     retired = known.published.retired
     tables = {}
-    for gpu in gpus:
+    for machine in known.universe.gpus.machines:
+        if machine.name not in names:
+            continue
         published = site_questions.GpuCells(
             cells=cells,
             retired=retired,
             locked=locked,
             recorded=known.published.recorded,
-            gpu=gpu,
+            machine=machine,
             known_standings=standings,
         )
         table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
-        tables[gpu] = table.document(
+        tables[machine.name] = table.document(
             settings,
             site_verdicts.list_minor_releases(known.universe),
-            site_verdicts.list_frameworks(known.universe, known.published),
+            site_verdicts.list_frameworks(known.published),
         )
     return tables
 
@@ -208,18 +221,21 @@ def _common_key(known: knowledge.CompatKnowledge) -> str:
     return digest.hexdigest()
 
 
-def _gpu_key(common: str, gpu: str, published: PublishedCells, standings: Mapping[str, CellStanding]) -> str:
-    """Return the cache key of a GPU's table: with its cells in order, what is known of them, Pythons and frameworks."""
+def _machine_key(
+    common: str, machine: GpuMachine, published: PublishedCells, standings: Mapping[str, CellStanding]
+) -> str:
+    """Return the cache key of a table: with its cells in order, what is known of them, Pythons and frameworks."""
     cells, nothing = published.cells, CellStanding()
+    axes = machine.sm, machine.host
     lines = []
-    for name in (str(cell) for cell in cells if cell.gpu == gpu):
+    for name in (str(cell) for cell in cells if (cell.gpu, cell.host) == axes):
         standing = standings.get(name, nothing)
         tier = standing.tier(locked=name in published.locked, recorded=name in published.recorded)
         lines.append(f"{name} {tier} {standing.settings}")
     pythons = list(dict.fromkeys(cell.python for cell in cells))
     pins = sorted({(cell.framework, cell.transformers) for cell in cells if cell.framework_pin})
-    retired = [str(cell) for cell in published.retired if cell.gpu == gpu]
-    return hashlib.sha256(repr((common, gpu, lines, pythons, pins, retired)).encode()).hexdigest()
+    retired = [str(cell) for cell in published.retired if (cell.gpu, cell.host) == axes]
+    return hashlib.sha256(repr((common, machine.name, lines, pythons, pins, retired)).encode()).hexdigest()
 
 
 def _cache_path(key: str) -> Path:

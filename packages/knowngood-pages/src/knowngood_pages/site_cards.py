@@ -6,7 +6,7 @@ The templates and the script of the first page show these texts; neither makes i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -132,12 +132,6 @@ def _framework(axes: Mapping[str, str]) -> list[tuple[str, str]]:
     return [] if framework == NO_FRAMEWORK else [parse_framework(framework)]
 
 
-def gpu_label(cards: Sequence[str]) -> str:
-    """Return two cards by which people recognise an architecture: the first, and the first GeForce or the second."""
-    rest = [card for card in cards[1:] if card.startswith(("RTX", "GTX"))] or list(cards[1:])
-    return ", ".join([*cards[:1], *rest[:1]])
-
-
 @dataclass(frozen=True, kw_only=True)
 class CellCard:
     """What a card says about one cell of the catalog."""
@@ -156,7 +150,11 @@ class CellCard:
         """Its heading: card, torch, attention, and the framework if there is one."""
         axes = self.cell.axes
         words = [self.gpu, *([f"torch {short_version(axes['torch'])}"] if "torch" in axes else [])]
-        words += [SETTING_NAMES[self.lead], *(f"{name} {version}" for name, version in _framework(axes))]
+        flash = axes.get("flash-attn", NO_FLASH_ATTN)
+        words += [SETTING_NAMES[self.lead]]
+        if flash != NO_FLASH_ATTN and self.lead != _PACKAGE_SETTINGS[flash_attn_package(flash)]:
+            words += [f"flash-attn {flash}"]
+        words += [f"{name} {version}" for name, version in _framework(axes)]
         return " · ".join(words)
 
     @property

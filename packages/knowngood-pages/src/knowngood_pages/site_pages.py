@@ -15,6 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.attention import ATTENTION
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.evidence.cell_answer import explain_tier
 from knowngood.evidence.run_evidence import Tier
 from knowngood_pages import catalog as catalogs
@@ -90,17 +91,22 @@ def render_site(
     templates: Path,
     incidents: Mapping[str, str],
     places: SitePlaces | None = None,
-    gpus: Mapping[str, str] | None = None,
+    labels: Mapping[tuple[str, str], str] | None = None,
 ) -> dict[str, str]:
     """Return the text of every file of the site that follows from the catalog, by its name.
 
-    `incidents` has the body of each incident's page as HTML, `gpus` the name of each architecture in people's words.
+    `incidents` has the body of each incident's page as HTML, `labels` the cards of each architecture and host
+    in a few words.
     """
     places = places or SitePlaces()
     size = sum(map(len, places.program.values()))
     environment = site_templates(templates)
     cards = {
-        cell.id: CellCard(cell=cell, gpu=(gpus or {}).get(cell.axes["gpu"], cell.axes["gpu"])) for cell in catalog.cells
+        cell.id: CellCard(
+            cell=cell,
+            gpu=(labels or {}).get((cell.axes["gpu"], cell.axes.get("host", DEFAULT_HOST)), cell.axes["gpu"]),
+        )
+        for cell in catalog.cells
     }
     environment.globals.update(
         cards=cards,

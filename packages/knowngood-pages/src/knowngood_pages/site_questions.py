@@ -14,20 +14,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
+from knowngood.core.gpus import GpuMachine
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood_facts.compat.cell_judgement import judge_setting
 from knowngood_facts.compat.findings import fill_template
-from knowngood_facts.compat.matrix_cells import PublishedCells, packages_of_cell
-from knowngood_facts.compat.pick_answer import pick_cells, pick_problem
+from knowngood_facts.compat.matrix_cells import PublishedCells, find_wanted_trainers, packages_of_cell
+from knowngood_facts.compat.pick_answer import PickAnswer, find_published_choices, pick_cells, pick_problem
 from knowngood_facts.compat.query import PackageSpec, Query
 from knowngood_facts.compat.query_placement import place_query
 from knowngood_facts.compat.search import SearchFailure, Wish
 from knowngood_facts.compat.universe import Universe
+from knowngood_facts.compat.use_conditions import settle_query
 from knowngood_facts.compat.value_domain import NONE, iterate_bits
 
 if TYPE_CHECKING:
-    from knowngood_facts.compat.pick_answer import CellChoice, PickAnswer
+    from knowngood_facts.compat.pick_answer import CellChoice
 
 
 class SiteQuestion(NamedTuple):
@@ -41,7 +44,7 @@ class SiteQuestion(NamedTuple):
     driver: str = ""
 
     def request(self, gpu: str) -> Query:
-        """Return the question as `pick` takes it."""
+        """Return the question as `pick` takes it; `gpu` is the text of `--gpu`."""
         packages = []
         if self.release:
             packages.append(PackageSpec(name="transformers", specifier=f"=={self.release}.*"))
@@ -54,9 +57,9 @@ class SiteQuestion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCells(PublishedCells):
-    """The published cells, of which only those of one GPU and one release can be answers."""
+    """The published cells, of which only those of one kind of machine and one release can be answers."""
 
-    gpu: str
+    machine: GpuMachine
     known_standings: Mapping[str, CellStanding]
     release: str = ""
     """A minor release of transformers, or empty for all."""
@@ -66,11 +69,16 @@ class GpuCells(PublishedCells):
         return self.known_standings.get(cell) or CellStanding()
 
     @cached_property
-    def ranked(self) -> list[Cell]:
+    def own(self) -> list[Cell]:
         """The cells that can be answers, in the order of `rank`."""
-        return self.rank(
-            cell for cell in self.cells if cell.gpu == self.gpu and is_of_release(cell.transformers, self.release)
-        )
+        axes = self.machine.sm, self.machine.host
+        cells = (cell for cell in self.cells if (cell.gpu, cell.host) == axes)
+        return self.rank(cell for cell in cells if is_of_release(cell.transformers, self.release))
+
+    @cached_property
+    def ranked(self) -> list[Cell]:
+        """The cells that `pick` looks at; for a host with few facts, a cell of another can be its way out."""
+        return self.own if self.machine.host is DEFAULT_HOST else self.rank(self.cells)
 
 
 def is_of_release(version: str, release: str) -> bool:
@@ -121,7 +129,28 @@ class GpuAnswers:
         return None
 
     def _pick(self, question: SiteQuestion) -> PickAnswer:
-        return pick_cells(self.universe, question.request(self.published.gpu), self._cells_of(question.release))
+        request = question.request(self.published.machine.query)
+        published = self._cells_of(question.release)
+        if question.pin and question.pin.partition("==")[0] not in self.universe.packages:
+            return self._pick_with_trainer(question, settle_query(self.universe, request).query, published)
+        return pick_cells(self.universe, request, published)
+
+    def _pick_with_trainer(self, question: SiteQuestion, request: Query, published: GpuCells) -> PickAnswer:
+        """Return only the cells of the matrix that have a trainer without facts; there may be none.
+
+        What else its packages go with is resolved by their metadata, which takes too long to ask for every driver.
+        """
+        placement = place_query(self.universe, request)
+        problem = pick_problem(placement, request, published)
+        trainers = find_wanted_trainers(placement.packages, published.cells)
+        choices = find_published_choices(placement, problem, published, trainers)
+        fitting = (
+            choice
+            for choice in choices
+            if choice.cell.framework_pin == tuple(question.pin.split("=="))
+            and (not question.setting or self._offers(choice.cell, question.setting))
+        )
+        return PickAnswer(choices=tuple(fitting), conflict=(), considered=0)
 
     def _cells_of(self, release: str) -> GpuCells:
         if release not in self._by_release:
@@ -176,7 +205,11 @@ class GpuAnswers:
     @cached_property
     def _active_boxes(self) -> Mapping[str, int]:
         """Attention setting (or none) to the bit set of the boxes that apply with it."""
-        requests = {setting: SiteQuestion(setting).request(self.published.gpu) for setting in ("", *ATTENTION)}
+        gpu = self.published.machine.query
+        requests = {
+            setting: settle_query(self.universe, SiteQuestion(setting).request(gpu)).query
+            for setting in ("", *ATTENTION)
+        }
         return {
             setting: pick_problem(place_query(self.universe, request), request, self.published).among
             for setting, request in requests.items()
@@ -193,11 +226,11 @@ class GpuAnswers:
         """Attention setting to the first setting with the same rules, which the same cells are offered for."""
         index = self.universe.index
         domain, outside = index.domains["attn"], index.outside["attn"]
-        gpu = index.outside["gpu"][index.domains["gpu"].index[self.published.gpu]]
+        gpu = index.outside["gpu"][index.domains["gpu"].index[self.published.machine.sm]]
         first: dict[tuple[int, tuple[bool, ...]], str] = {}
         twins = {}
         for setting, position in domain.index.items():
-            offered = tuple(self._offers(cell, setting) for cell in self.published.ranked)
+            offered = tuple(self._offers(cell, setting) for cell in self.published.own)
             rules = self._active_boxes[setting] & ~gpu & ~outside[position]
             twins[setting] = first.setdefault((rules, offered), setting)
         return twins

@@ -29,14 +29,9 @@ def list_minor_releases(universe: Universe) -> list[str]:
     return list(dict.fromkeys(".".join(version.split(".")[:2]) for version in reversed(versions)))
 
 
-def list_frameworks(universe: Universe, published: PublishedCells) -> list[str]:
-    """Return the frameworks of published cells, as `xtuner==0.2.0`, after the choice of no framework.
-
-    A framework without facts, such as the trainer of a stack, cannot be asked for here: each such question is resolved
-    by metadata, which takes seconds for each GPU. It has a page of its own (`trainer_pages`).
-    """
+def list_frameworks(published: PublishedCells) -> list[str]:
+    """Return the frameworks of published cells, as `xtuner==0.2.0`, after the choice of no framework."""
     pins = {cell.framework_pin for cell in published.cells if cell.framework_pin}
-    pins = {(name, version) for name, version in pins if name in universe.packages}
     return [NO_FRAMEWORK, *(f"{name}=={version}" for name, version in sorted(pins))]
 
 
@@ -71,13 +66,12 @@ def change_cost(clash: DemandClash) -> int:
 
 @dataclass(kw_only=True)
 class GpuAnswerTable:
-    """The answers for one GPU, in which each different answer, ladder and text is stored once."""
+    """The answers for one kind of machine, in which each different answer, ladder and text is stored once."""
 
     universe: Universe
     published: GpuCells
 
     def __post_init__(self) -> None:
-        self.gpu = self.published.gpu
         self.answers = GpuAnswers(universe=self.universe, published=self.published)
         self._answers: dict[str, int] = {}
         self._ladders: dict[tuple[tuple[str, int], ...], int] = {}
@@ -94,12 +88,12 @@ class GpuAnswerTable:
             for pin in pins
         }
         return {
-            "gpu": self.gpu,
+            "gpu": self.published.machine.name,
             "transformers": {pin: list(self._releases(pin, releases)) for pin in pins},
             "rows": rows,
             "ladders": [[list(step) for step in ladder] for ladder in self._ladders],
             "answers": self._answer_documents,
-            "others": [self._other(cell, settings) for cell in self.published.ranked if self.answers.knows(cell)],
+            "others": [self._other(cell, settings) for cell in self.published.own if self.answers.knows(cell)],
             "texts": list(self._texts),
         }
 

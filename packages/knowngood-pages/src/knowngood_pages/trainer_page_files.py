@@ -33,7 +33,7 @@ def _describe_cell(project: Project, published: PublishedCells, cell: Cell) -> T
     record = project.tree.load_record(cell)
     return TrainerCell(
         cell=cell,
-        cards=tuple(project.matrix.gpus[cell.gpu].cards),
+        machine=project.matrix.machine_of(cell),
         tier=published.tier(str(cell)),
         size=format_bytes(record.size) if record else "",
         image=record.manifest.digest if record else "",

@@ -15,6 +15,7 @@ from knowngood_pages.trainer_options import Options, SeenOptions, find_seen_opti
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
+    from knowngood.core.gpus import GpuMachine
     from knowngood.evidence.run_evidence import Evidence
 
 _BANNER = "<!-- Generated from matrix.yaml and evidence/ by `knowngood render`; do not edit. -->\n"
@@ -30,8 +31,8 @@ class TrainerCell:
     """A cell with a trainer, and what is known of it."""
 
     cell: Cell
-    cards: tuple[str, ...]
-    """The cards of its architecture."""
+    machine: GpuMachine
+    """What it is for."""
     tier: Tier
     size: str
     """Of its image in a registry, for people; empty where none is recorded."""
@@ -41,12 +42,6 @@ class TrainerCell:
     """Its runs, the oldest first."""
     suite: str
     """The hash of the suite that would run for it today."""
-
-    @property
-    def known_cards(self) -> tuple[str, ...]:
-        """The first card of its architecture, and the first that people have at home; for titles and tables."""
-        at_home = [card for card in self.cards if card.startswith(("RTX", "GTX"))]
-        return tuple(dict.fromkeys([*self.cards[:1], *at_home[:1]]))
 
 
 def render_trainer_pages(cells: Sequence[TrainerCell]) -> dict[str, str]:
@@ -73,7 +68,7 @@ def _render_list(by_name: Mapping[str, Sequence[TrainerCell]]) -> str:
     ]
     for name, items in sorted(by_name.items()):
         for item in items:
-            cards = ", ".join(item.known_cards)
+            cards = item.machine.label
             lines.append(f"| [{name}]({name}.md) | {_trainer_of(item)[1]} | {cards} | {_proof_words(item)} |")
     return "\n".join(lines) + "\n"
 
@@ -105,7 +100,7 @@ def _own_checks(run: Evidence, name: str) -> list[Mapping[str, Any]]:
 
 
 def _render_page(name: str, items: Sequence[TrainerCell]) -> str:
-    cards = list(dict.fromkeys(card for item in items for card in item.known_cards))
+    cards = list(dict.fromkeys(card for item in items for card in item.machine.known_cards))
     places = " or ".join(filter(None, [", ".join(cards[:-1]), cards[-1]]))
     parts = [_BANNER, f"# Train with {name} on {places}", *(_render_cell(name, item) for item in items)]
     return "\n".join(parts)
@@ -123,8 +118,8 @@ def _render_cell(name: str, item: TrainerCell) -> str:
     kinds = find_seen_options(checks)
     command = next((kind.command for kind in kinds if kind.command), "python train.py")
     lines = [
-        f"## {', '.join(item.known_cards)}: torch {cell.torch}, transformers {cell.transformers}",
-        f"{has} All cards of its architecture, {cell.gpu}: {', '.join(item.cards)}.",
+        f"## {item.machine.label}: torch {cell.torch}, transformers {cell.transformers}",
+        f"{has} It is for {', '.join(item.machine.cards)} ({cell.gpu}) in a machine with a CPU of {item.machine.host}.",
         "```sh",
         f"knowngood run {cell} -- {command}",
         "```",

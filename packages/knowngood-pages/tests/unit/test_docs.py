@@ -46,7 +46,7 @@ def test_knowngood_commands_parse():
     for document in PRESENT:
         for text in commands(document, "knowngood"):
             words = [word for word in shlex.split(text, comments=True) if word not in ("...", "…")]
-            if not words or (words[0] not in main.all_commands() and not re.fullmatch(r"[a-z-]+", words[0])):
+            if not words or (words[0] not in main.all_commands() and not re.fullmatch(r"[a-z][a-z-]*", words[0])):
                 continue
             words = [re.sub(r"<id>|ID|CELL|SELECT", "default", word) for word in words]
             try:
@@ -92,6 +92,25 @@ def test_the_summary_in_the_readme_has_the_columns_that_are_printed():
 
     header = build_matrix.format_results([], Project(ROOT)).splitlines()[0].split()
     assert any(line.split() == header for line in (ROOT / "README.md").read_text().splitlines())
+
+
+def test_a_sample_in_the_readme_is_what_is_printed(capsys):
+    """`[...]` stands for the rest of a line; lines may be left out at the end."""
+    samples = re.findall(r"^```\n\$ knowngood (.*)\n((?:.*\n)+?)```", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert samples, "the pattern finds them"
+    for command, shown in samples:
+        main.main(shlex.split(command))
+        printed = capsys.readouterr().out.splitlines()
+        for line, whole in zip(shown.splitlines(), printed, strict=False):
+            start, left_out, _ = line.partition("[...]")
+            assert whole.startswith(start) if left_out else whole == line
+
+
+def test_the_first_command_is_on_the_first_screen_of_the_readme():
+    """GitHub shows about 30 lines of text above the fold."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert next(number for number, line in enumerate(lines) if "knowngood run" in line) < 12
+    assert len(lines) <= 90
 
 
 def test_links_between_documents_lead_somewhere():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that describe a combination: packages, axes and conditions of use."""
     parser.add_argument(
-        "requirements", nargs="*", metavar="NAME==VERSION", help="a package, or the file name of a wheel"
+        "requirements",
+        nargs="*",
+        metavar="NAME==VERSION",
+        help="a package, or the file name of a wheel; one may be a card instead, as in 4090 torch==2.11.0",
     )
     add_use_arguments(parser)
     parser.add_argument("--driver", metavar="VERSION", help="the version of the NVIDIA driver, such as 580.65.06")
@@ -107,9 +111,13 @@ class StatedRequest:
 
 def request_from_arguments(arguments: argparse.Namespace) -> Query:
     """Return the request that the command line of `check`, `pick` or `add` describes."""
+    words = list(arguments.requirements)
+    if arguments.gpu is None and (card := next(filter(_is_card, words), None)):
+        words.remove(card)
+        arguments.gpu = card
     return parse_request(
         StatedRequest(
-            requirements=arguments.requirements,
+            requirements=words,
             used=arguments.used,
             files=getattr(arguments, "files", ()),
             here=getattr(arguments, "here", False),
@@ -126,6 +134,20 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
             groups=getattr(arguments, "groups", ()),
         )
     )
+
+
+def _is_card(word: str) -> bool:
+    """Return whether a word without a release is the name of a card or an architecture: `4090`, `"RTX 4090"`, `sm_90`.
+
+    The matrix is asked only about words with a digit; hardly a package that is named without a release has one.
+    """
+    if not re.fullmatch(r"[A-Za-z _-]*[0-9][A-Za-z0-9 _.-]*", word):
+        return False
+    from knowngood.core.gpus import GpuNameKind
+    from knowngood.project.checkout import find_project
+
+    match = find_project().matrix.gpu_catalog.name_table.match(word)
+    return match.kind in {GpuNameKind.KNOWN, GpuNameKind.AMBIGUOUS, GpuNameKind.ARCHITECTURE}
 
 
 def _machine_condition(host: str | None) -> dict[str, str]:

@@ -171,7 +171,7 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     retired_cells: list[Finding] = []
     wanted = find_wanted_trainers(placement.packages, published.cells)
     every = itertools.chain(
-        _published_choices(placement, problem, published, wanted),
+        find_published_choices(placement, problem, published, wanted),
         () if host else _newest_choices(placement, problem, query),  # the facts are about wheels for x86-64
     )
     for choice in _resolving_choices(placement, problem, every, published, left_out):
@@ -256,7 +256,7 @@ def _find_all_clashes(
     for demand in problem.demands:
         fewer = tuple(item for item in kept if item is not demand)
         fits = demand.text == first.demand or any(
-            _published_choices(placement, replace(problem, demands=fewer), published, {})
+            find_published_choices(placement, replace(problem, demands=fewer), published, {})
         )
         kept = kept if fits else list(fewer)
     yield replace(first, relax=_relax_host(placement, problem, published, first.demand))
@@ -278,7 +278,7 @@ def _relax_host(
     base = dict(problem.base) | {"gpu": sum(1 << domain.index[sm] for sm, own in cards.items() if own)}
     there = replace(problem, base=base)
     demand = next((item for item in problem.demands if item.text == host), None)
-    choice = next(_published_choices(usual, there, published, {}), None)
+    choice = next(find_published_choices(usual, there, published, {}), None)
     assignment = None if choice else there.solve(problem.demands)
     if choice or assignment:
         cell = choice.cell if choice else cell_from_assignment(placement.universe, assignment or {})
@@ -294,7 +294,7 @@ def _relax_on_host(
     for place in domain.nearest_places(domain.all & ~demand.mask, demand.mask):
         one = Demand(text="", variable=demand.variable, mask=1 << place)
         tried = replace(problem, demands=(*problem.demands, one))
-        if choice := next(_published_choices(placement, tried, published, {}), None):
+        if choice := next(find_published_choices(placement, tried, published, {}), None):
             return {"change": {demand.variable: domain.text(place)}, "cell": str(choice.cell)}
     return None
 
@@ -451,7 +451,7 @@ def _preferred_order(placement: QueryPlacement, published: PublishedCells) -> di
     return order
 
 
-def _published_choices(
+def find_published_choices(
     placement: QueryPlacement, problem: DemandProblem, published: PublishedCells, trainers: Mapping[str, PackageSpec]
 ) -> Iterator[CellChoice]:
     """Yield the fitting cells of matrix.yaml: first those with one of the trainers, which no other query is for."""

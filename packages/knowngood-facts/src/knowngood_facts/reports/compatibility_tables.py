@@ -1,4 +1,4 @@
-"""The compatibility tables of docs/compatibility.md, README.md and the site, rendered from facts.
+"""The compatibility tables of docs/compatibility.md and the site, rendered from facts.
 
 A test renders the page again and fails when the committed one differs.
 """
@@ -227,24 +227,6 @@ def framework_rows(package: fact_store.PackageFacts[FrameworkFacts]) -> list[Tab
 
 def _first_to_last(pythons: tuple[str, ...] | None) -> str:
     return f"{pythons[0]} to {pythons[-1]}" if pythons else "?"
-
-
-def render_readme_compatibility() -> str:
-    """Return the short table of the README: each torch release with its CUDA, triton and GPUs."""
-    torch = fact_store.load_facts("torch", TorchFacts)
-    gpus = ("70", "75", "80", "90", "100", "120")
-
-    def row(it: TorchFacts) -> TableRow:
-        runs = (find_gpu_code(it.sass or (), it.ptx or (), gpu) for gpu in gpus)
-        return (
-            it.cuda or "?",
-            it.triton or "?",
-            *("?" if it.sass is None else "yes" if code else "no" for code in runs),
-        )
-
-    return render_markdown_table(
-        ["torch", "CUDA", "triton", *(f"sm_{gpu}<br>{TABLE_GPUS[gpu]}" for gpu in gpus)], rows_by_release(torch, row)
-    )
 
 
 def render_compatibility_page() -> str:

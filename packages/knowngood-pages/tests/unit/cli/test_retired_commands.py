@@ -27,7 +27,7 @@ def matrix(home):
 
 @pytest.mark.usefixtures("matrix")
 def test_cells_lists_and_marks_it(capsys):
-    assert main.main(["cells"]) == 0
+    assert main.main(["cells", "--long"]) == 0
     out = capsys.readouterr().out
     assert next(line for line in out.splitlines() if line.startswith(FA2)).split("  ")[1].strip() == "none, retired"
     assert SENTENCE in out

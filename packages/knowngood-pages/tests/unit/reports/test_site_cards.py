@@ -3,15 +3,18 @@
 import json
 import re
 import shlex
+from collections import Counter
 
 import pytest
 
 from knowngood.cli.main import main
 from knowngood.core import local_files
 from knowngood.core.attention import ATTENTION
-from knowngood_pages import catalog, site_incidents, site_pages
+from knowngood.project import checkout
+from knowngood_facts.compat import knowledge
+from knowngood_pages import catalog, catalog_collection, site_incidents, site_pages
 from knowngood_pages.run_commands import ImageOrigin, list_run_commands, run_command_templates
-from knowngood_pages.site_cards import MARK_MEANINGS, SETTING_NAMES, CardTable, CellCard, gpu_label
+from knowngood_pages.site_cards import MARK_MEANINGS, SETTING_NAMES, CardTable, CellCard
 
 CELL = "sm89-cu130-torch2.11.0-tf5.17.0-fa0-triton3.6.0-py311"
 AXES = {
@@ -97,10 +100,23 @@ def test_a_cell_is_introduced_by_a_setting_that_it_offers():
     assert CellCard(cell=one, gpu="H100").lead == "sdpa"
 
 
-def test_an_architecture_is_named_by_the_cards_that_people_have():
-    assert gpu_label(["L4", "L40S", "RTX 4090"]) == "L4, RTX 4090"
-    assert gpu_label(["H100", "H200", "H800"]) == "H100, H200"
-    assert gpu_label(["P100"]) == "P100"
+def test_no_two_cells_of_the_matrix_have_one_title(known):
+    """A host of Arm, another trainer or another flash attention is seen in the name."""
+    project = checkout.Project(ROOT)
+    cells, _ = catalog_collection.collect_catalog_cells(project, project.evidence, known)
+    labels = {(item.sm, str(item.host)): item.label for item in known.universe.gpus.machines}
+    titles = Counter(
+        CellCard(cell=one, gpu=labels[one.axes["gpu"], one.axes.get("host", "x86-64")]).title
+        for one in cells
+        if one.in_matrix
+    )
+    assert titles["GH200 · torch 2.11 · FlashAttention 4"] == 1
+    assert [title for title, count in titles.items() if count > 1] == []
+
+
+@pytest.fixture(scope="module")
+def known():
+    return knowledge.load_knowledge()
 
 
 def test_every_setting_and_every_state_has_words():
@@ -119,18 +135,19 @@ def test_the_commands_of_this_program_in_a_card_are_accepted(origin, capsys):
         with pytest.raises(SystemExit, match="0"):
             main([words[1], "--help"])
         text = capsys.readouterr().out
-        assert all(option in text for option in words if option.startswith("-")), words
+        assert all(option in text for option in words if option.startswith("-") and option != "--"), words
 
 
 def test_an_unpublished_image_is_built_before_it_is_run():
     for origin in (ImageOrigin.BUILT_HERE, ImageOrigin.COMPILED_HERE, ImageOrigin.UNLOCKED):
-        docker = list_run_commands(origin)[0]
+        docker = next(command for command in list_run_commands(origin) if command.tool == "docker")
         assert docker.text.splitlines()[0].startswith("nox -s build-matrix -- ")
         assert ("--compile" in docker.text) is (origin is ImageOrigin.COMPILED_HERE)
-    (published, *_) = list_run_commands(ImageOrigin.PUBLISHED)
+    here, published, *_ = list_run_commands(ImageOrigin.PUBLISHED)
+    assert here.text == "knowngood run {id} -- python train.py"
     assert published.text.startswith("docker run ")
     tools = [command["tool"] for command in run_command_templates()["built-here"]]
-    assert tools == ["docker", "podman", "Apptainer", "Slurm", "Kubernetes", "requirements"]
+    assert tools == ["knowngood", "docker", "podman", "Apptainer", "Slurm", "Kubernetes", "requirements"]
 
 
 @pytest.mark.parametrize(

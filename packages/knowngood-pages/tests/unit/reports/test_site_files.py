@@ -275,7 +275,9 @@ def cell_axes():
 
 def test_a_row_of_the_picture_has_a_short_label():
     (one,) = made([cell(axes=cell_axes())]).cells
-    assert readme_parts.shorten_cell(one) == "sm_90, torch 2.11.0, tf 5.17.0, fa 4.0.0b33"
+    rest = "torch 2.11.0, tf 5.17.0, fa 4.0.0b33"
+    assert readme_parts.shorten_cell(one, {}) == f"sm_90, {rest}"
+    assert readme_parts.shorten_cell(one, {("sm_90", "x86-64"): "H100, H200"}) == f"H100, H200, {rest}"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +325,8 @@ def test_a_script_is_refused_as_an_address(tmp_path, capsys):
 
 
 def test_a_cell_that_is_not_an_answer_has_its_rules(known):
-    published = site_questions.GpuCells(cells=known.published.cells, gpu="sm_90", known_standings={})
+    machine = known.universe.gpus.find_machines("sm_90")[0]
+    published = site_questions.GpuCells(cells=known.published.cells, machine=machine, known_standings={})
     table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published).document(
         ["sdpa", "fa4"], ["5.17"], [""]
     )
@@ -403,18 +406,30 @@ def said(picked):
     return cells, sorted(clashes, key=lambda clash: clash[0])
 
 
-def cells_of_gpu(published, gpu):
-    standings = {cell: runs.standing for cell, runs in published.runs.items()}
-    return site_questions.GpuCells(cells=published.cells, locked=published.locked, gpu=gpu, known_standings=standings)
+def with_facts(universe, published):
+    """The frameworks of which there are facts, so that `pick` searches among all releases; and none."""
+    pins = site_verdicts.list_frameworks(published)
+    return [pin for pin in pins if not pin or pin.partition("==")[0] in universe.packages]
 
 
-@pytest.mark.parametrize("gpu", ["sm_70", "sm_90"])
+def cells_of_machine(published, machine):
+    return site_questions.GpuCells(
+        cells=published.cells,
+        locked=published.locked,
+        recorded=published.recorded,
+        machine=machine,
+        known_standings={cell: runs.standing for cell, runs in published.runs.items()},
+    )
+
+
+@pytest.mark.parametrize("gpu", ["sm_70", "sm_90", "GH200"])
 def test_the_verdicts_are_those_of_pick(known, gpu):
     """Every driver that is told apart, settings that are alike and that are not, against asking `pick` itself."""
     universe, published = known.universe, known.published
-    table = site_verdicts.GpuAnswerTable(universe=universe, published=cells_of_gpu(published, gpu))
+    [machine] = universe.gpus.find_machines(gpu)
+    table = site_verdicts.GpuAnswerTable(universe=universe, published=cells_of_machine(published, machine))
     settings, releases = ["sdpa", "sdpa-flash", "flex", "fa2", "fa4"], ["5.17", "4.57", "4.44"]
-    pins = site_verdicts.list_frameworks(universe, published)[:3]
+    pins = with_facts(universe, published)[:3]
     told = table.document(settings, releases, pins)
     compared = 0
     for pin in pins:
@@ -427,7 +442,7 @@ def test_the_verdicts_are_those_of_pick(known, gpu):
                     steps = [number for least, number in ladder if not driver or float(driver[:3]) >= float(least[:3])]
                     question = site_questions.SiteQuestion(setting, release, pin, driver)
                     if steps:
-                        found = pick_cells(universe, question.request(gpu), published)
+                        found = pick_cells(universe, question.request(machine.query), published)
                         assert spelled(told, told["answers"][steps[0]]) == said(found), question
                         compared += 1
     assert compared > 90
@@ -436,14 +451,73 @@ def test_the_verdicts_are_those_of_pick(known, gpu):
 def test_every_card_setting_and_framework_has_the_answer_of_pick(known):
     universe, published = known.universe, known.published
     compared = 0
-    for gpu in universe.gpus.names:
-        answers = site_questions.GpuAnswers(universe=universe, published=cells_of_gpu(published, gpu))
+    for machine in universe.gpus.machines:
+        answers = site_questions.GpuAnswers(universe=universe, published=cells_of_machine(published, machine))
         for setting in ["", *ATTENTION]:
-            for pin in site_verdicts.list_frameworks(universe, published):
+            for pin in with_facts(universe, published):
                 question = site_questions.SiteQuestion(setting, "", pin)
-                assert said(answers.answer(question)) == said(pick_cells(universe, question.request(gpu), published))
+                found = pick_cells(universe, question.request(machine.query), published)
+                assert said(answers.answer(question)) == said(found), (machine.name, question)
                 compared += 1
-    assert compared == len(universe.gpus.names) * 11 * len(site_verdicts.list_frameworks(universe, published))
+    assert compared == len(universe.gpus.machines) * 11 * len(with_facts(universe, published))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no JavaScript here")
+def test_the_page_answers_as_the_command_for_every_name_of_a_card(known):
+    """Every card, with each trainer and several drivers: what the page's own scripts show, and what `pick` answers."""
+    universe, published = known.universe, known.published
+    pins = site_verdicts.list_frameworks(published)
+    names = [card for machine in universe.gpus.machines for card in machine.cards]
+    names += [f"NVIDIA {card}" for cards in universe.gpus.name_table.further.values() for card in cards]
+    names += ["NVIDIA GH200 480GB", "NVIDIA GB200", "GB300", "Hopper", "Volta", *universe.gpus.names]
+    tables = {
+        machine.name: site_verdicts.GpuAnswerTable(
+            universe=universe, published=cells_of_machine(published, machine)
+        ).document([], [], pins)
+        for machine in universe.gpus.machines
+    }
+    asked = [(name, "", "") for name in names]
+    asked += [
+        (machine.cards[0], pin, driver)
+        for machine in universe.gpus.machines
+        for pin in pins
+        for driver in ("", "555.42.02")
+    ]
+    shown = ask_page(known, tables, asked)
+    for (name, pin, driver), answer in zip(asked, shown, strict=True):
+        machine = universe.gpus.find_machines(name)[0]
+        assert answer["machine"] == machine.name
+        own = [cell for cell in published.cells if cell.framework_pin == tuple(pin.split("=="))]
+        of_matrix_only = pin not in with_facts(universe, published)
+        if of_matrix_only and not [cell for cell in own if (cell.gpu, cell.host) == (machine.sm, machine.host)]:
+            assert answer["cells"] == []  # the page says which command to ask
+            continue
+        question = site_questions.SiteQuestion("", "", pin, driver)
+        found = pick_cells(universe, question.request(name), published)
+        cells = [choice.cell for choice in found.choices if choice.cell in own or not of_matrix_only]
+        assert [cell["id"] for cell in answer["cells"]] == [str(cell) for cell in cells], (name, pin, driver)
+    assert len({answer["machine"] for answer in shown}) == len(universe.gpus.machines)
+    trainers = {pin for (_, pin, _), answer in zip(asked, shown, strict=True) if answer["cells"]}
+    assert trainers == set(pins)
+
+
+def ask_page(known, tables, asked):
+    """Return the machine and the cells that the page's scripts show for each (name of a GPU, framework, driver)."""
+    static = ROOT / "templates/site/static"
+    page = made([cell(axes={"gpu": "sm_90", "transformers": "5.17.0"})])
+    script = site_build.render_page_script("find", site_build._find_page_data(known, page, None))
+    script += "".join((static / name).read_text() for name in ("gpu_names.js", "question.js"))
+    script += f"""
+      const tables = {json.dumps(tables)};
+      const {{ findGpu, look }} = knowngood.question;
+      console.log(JSON.stringify({json.dumps(asked)}.map(([name, framework, driver]) => {{
+        const machine = findGpu(name).name;
+        const question = {{ gpu: name, attn: "", framework, transformers: "", driver }};
+        return {{ machine, cells: look(tables[machine], question)?.cells || [] }};
+      }})));
+    """
+    ended = subprocess.run(["node", "-"], input=script, capture_output=True, text=True, check=True, timeout=100)
+    return json.loads(ended.stdout)
 
 
 def test_the_page_can_ask_about_every_setting(known):

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from knowngood.core.cell import parse_cell
+from knowngood.core.gpus import GpuMachine
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.evidence.run_evidence import RunPlace, Tier
 from knowngood_pages.site_incidents import find_page_title, render_page_body
 from knowngood_pages.trainer_options import find_seen_options
@@ -29,8 +31,9 @@ def run(*, where=RunPlace.CONTAINER_CPU, outcome="pass", suite="5" * 64, ok=True
 
 def page(*runs, tier=Tier.TRAINS_ON_CPU, size="2.82 GB", **changes):
     cards = ("L4", "L40S", "RTX 4090", "RTX 4080")
+    machine = GpuMachine(name="sm_89", sm="sm_89", host=DEFAULT_HOST, cards=cards, query="sm_89")
     given = {"image": "sha256:" + "a" * 64, "suite": "5" * 64} | changes
-    item = TrainerCell(cell=CELL, cards=cards, tier=tier, size=size, runs=runs, **given)
+    item = TrainerCell(cell=CELL, machine=machine, tier=tier, size=size, runs=runs, **given)
     pages = render_trainer_pages([item])
     assert pages.keys() == {"README.md", "trl.md"}
     return pages["README.md"], pages["trl.md"]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import InputError, InputProblem, KnowngoodError
 from knowngood.core.formatting import format_bytes, format_table
+from knowngood.core.gpus import GpuMachine, parse_capability
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.matrix import Matrix, MatrixError
 from knowngood.core.matrix_entries import Retirement
-from knowngood.evidence.cell_answer import UNJUDGED, CellJudgement
+from knowngood.evidence.cell_answer import UNJUDGED, CellAnswer, CellJudgement
 from knowngood.evidence.observed_run import RecordedRun
 from knowngood.project.cell_answers import CellAnswers, judge_cells
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
+    parser.add_argument("--long", action="store_true", help="with the ids and every attention setting, on wide rows")
     parser.add_argument(
         "--size",
         action="store_true",
@@ -87,7 +92,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     left_out = [note for name in answers for note in known.standing(name).left_out]
     unsigned = [describe_unsigned_run(file) for name in answers for file in known.standing(name).unsigned]
     notes = [*left_out, *unsigned, *known.judgements.notes]
-    answer = _answer(cells, notes, trusted=not left_out)
+    table = _long_table(cells) if arguments.long else _short_table(matrix, answers, cells)
+    answer = _answer(cells, table, notes, trusted=not left_out)
     text = "\n".join([answer.text, *([] if project.seal else [UNSIGNED_EVIDENCE]), *project.foreign_knowledge])
     return Answer(answer.code, answer.document | {"signed": project.seal is not None, "sources": project.sources}, text)
 
@@ -114,9 +120,50 @@ def _suite_document(run: RecordedRun | None, suite: str | None) -> dict[str, Any
     return {"hash": run.suite, "current": suite and run.suite == suite} if run else None
 
 
-def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool = True) -> Answer:
-    """Return the table; `trusted` says that every evidence file could be used."""
-    broken = [cell for cell in cells if cell["errors"]]
+_PLACES = {
+    "trains-on-gpu": "GPU",
+    "trains-on-cpu": "CPU",
+    "trains-emulated": "emulated",
+    "built": "built only",
+    "resolved": "locked only",
+}
+"""Tier -> where a cell was seen training, for the short table."""
+
+
+def _short_table(matrix: Matrix, answers: Mapping[str, CellAnswer], cells: Sequence[dict[str, Any]]) -> str:
+    """Return the cells under the cards that they are for, in rows for a terminal of 80 columns.
+
+    The first column is what selects a cell: its alias, its trainer, or nothing for one that only its id selects.
+    """
+    header = ["", "torch", "transformers", "flash-attn", "seen on"]
+    groups: dict[GpuMachine, list[list[str]]] = {}
+    for item in cells:
+        cell = answers[item["id"]].cell
+        groups.setdefault(matrix.machine_of(cell), []).append(_short_row(cell, item))
+    columns = zip(header, *(row for rows in groups.values() for row in rows), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    lines: list[str] = []
+    for machine in sorted(groups, key=lambda machine: (parse_capability(machine.sm), machine.host != DEFAULT_HOST)):
+        cards = f"{', '.join(machine.cards)} ({machine.name.replace('-', ', ', 1)})"
+        rows = groups[machine] if lines else [header, *groups[machine]]
+        lines += ["", *textwrap.wrap(cards, shutil.get_terminal_size().columns - 1)][not lines :]
+        lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if any(item["suite"] and item["suite"]["current"] is False for item in cells):
+        lines.append("* by an older suite")
+    return "\n".join([*lines, "`--long` has ids and attention settings"])
+
+
+def _short_row(cell: Cell, item: dict[str, Any]) -> list[str]:
+    trainer = " ".join(cell.framework_pin or ())
+    place = "NOT JUDGED" if item["errors"] and item["errors"][0]["id"] == UNJUDGED.id else _PLACES.get(item["tier"], "")
+    place = "BROKEN" if item["errors"] and place != "NOT JUDGED" else place
+    older = "*" if item["suite"] and item["suite"]["current"] is False else ""
+    retired = ", retired" if item["retired"] else ""
+    flash = cell.flash_attn if cell.flash_attn_package else "-"
+    return [(item["aliases"] or [trainer])[0], cell.torch, cell.transformers, flash, f"{place}{older}{retired}"]
+
+
+def _long_table(cells: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
             cell["id"],
@@ -129,6 +176,12 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool =
         for cell in cells
     ]
     header = ["cell", "tier", "aliases", "seen training on its GPU", "on a CPU only", "refused or wrong"]
+    return format_table(header, rows)
+
+
+def _answer(cells: list[dict[str, Any]], table: str, left_out: list[str], *, trusted: bool = True) -> Answer:
+    """Return the table; `trusted` says that every evidence file could be used."""
+    broken = [cell for cell in cells if cell["errors"]]
     errors = [
         f"{MATRIX_FILE}:{cell['line']}: {cell['id']}: {error['because']}  [{error['id']}]"
         for cell in broken
@@ -139,7 +192,7 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool =
         for cell in cells
         if (item := cell["retired"])
     ]
-    text = "\n".join([*errors, format_table(header, rows), *retired, *left_out])
+    text = "\n".join([*errors, table, *retired, *left_out])
     errors_of_maintained = {error["id"] for cell in broken if not cell["retired"] for error in cell["errors"]}
     code = 1 if not trusted or errors_of_maintained - {UNJUDGED.id} else 3 if errors_of_maintained else 0
     return Answer(code, {"cells": cells, "left_out": left_out}, text)

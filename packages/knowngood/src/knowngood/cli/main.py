@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from knowngood import __version__
 from knowngood.core import extensions, local_files
 from knowngood.core.errors import InputError, KnowngoodError, UsageError, error_from_os
-from knowngood.core.formatting import escape_controls
+from knowngood.core.formatting import escape_controls, format_answer
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ GROUPS = {
     "facts": "what releases are like, and the engine",
 }
 
+_FIRST_COMMANDS = ("pick 4090", "check V100 torch==2.11.0", "run -- python train.py", "diagnose train.log")
+"""What the help shows to who has never used it."""
 COMMANDS: dict[str, Command] = {
     "run": Command(
         "use", "run a program in the image of the best cell for this machine's GPU", "run --gpu H100 -- python train.py"
@@ -166,6 +168,8 @@ def all_commands() -> dict[str, Command]:
     return dict(sorted(commands.items(), key=lambda item: list(GROUPS).index(item[1].group)))
 
 
+ERROR_SCHEMA = "knowngood/error/1"
+"""The form of the document of every command that failed with an error; `_with_schema` names the others."""
 PROGRAM_NOT_STARTED = 125
 """The exit code of `run` when the program was not started, as container tools have it."""
 
@@ -192,20 +196,26 @@ class Word:
 def build_parser(command: str | None = None, *, alone: bool = False) -> argparse.ArgumentParser:
     """Return the parser with the arguments of one `command`, and with the names of all others unless `alone`."""
     top = _Parser(prog="knowngood", description="Known-good container images for training transformer models.")
+    top.add_argument("--completion", action=_CompletionAction, metavar="SHELL", help="what completes words in a shell")
     top.add_argument("--version", action=_VersionAction, nargs=0, help="the version, and where data come from")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     top.commands = {name: COMMANDS[name]} if (name := command or "") in COMMANDS and alone else all_commands()
     for name, entry in top.commands.items():
         if alone and name != command:
             continue
-        text = entry.summary[0].upper() + entry.summary[1:] + "."
-        example = f"example: {top.prog} {entry.example}"
-        one = commands.add_parser(name, help=entry.summary, description=text, epilog=example, allow_abbrev=False)
-        one.add_argument("--json", action="store_true", help="one JSON document on stdout")
-        if name == command:
-            module = _import_command(name)
-            _add_words(one, module.WORDS) if hasattr(module, "WORDS") else module.configure(one)
+        _add_command(commands, name, entry, with_arguments=name == command)
     return top
+
+
+def _add_command(commands: Any, name: str, entry: Command, *, with_arguments: bool) -> _Parser:
+    text = entry.summary[0].upper() + entry.summary[1:] + "."
+    example = f"example: knowngood {entry.example}"
+    one: _Parser = commands.add_parser(name, help=entry.summary, description=text, epilog=example, allow_abbrev=False)
+    one.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    if with_arguments:
+        module = _import_command(name)
+        _add_words(one, module.WORDS) if hasattr(module, "WORDS") else module.configure(one)
+    return one
 
 
 def _add_words(parser: _Parser, words: Mapping[str, Word]) -> None:
@@ -234,6 +244,8 @@ def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace
         _refuse_retired(word, words[1:])
         if where := next((name for name, added in COMPANIONS.items() if word in added), None):
             raise UsageError(f"`{word}` is a command of {where}, which is not installed; `pip install {where}` adds it")
+        if word and not word.startswith("-"):
+            raise UsageError(_no_command_message(word))
     elif hasattr(module := _import_command(command), "complete_words"):
         words = module.complete_words(words)
     parser = build_parser(command, alone=words[:1] == [command])
@@ -242,6 +254,14 @@ def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace
         _refuse_retired(word, unknown)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments
+
+
+def _no_command_message(word: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word, all_commands(), 1)
+    hint = f"did you mean `knowngood {near[0]}`?" if near else "`knowngood --help` lists them"
+    return f"there is no command `{word}`; {hint}"
 
 
 def _refuse_retired(command: str, options: Sequence[str]) -> None:
@@ -308,9 +328,9 @@ def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
         run = module.WORDS[arguments.word].run if hasattr(module, "WORDS") else module.run
         answer: Answer = run(arguments)
         if as_json and answer.document is not None:  # `check --batch` prints its answers itself
-            print(_json(answer.document))
+            print(_json(_with_schema(answer.document, arguments)))
         elif answer.text:
-            print(escape_controls(answer.text))
+            print(format_answer(escape_controls(answer.text), sys.stdout))
         sys.stdout.flush()
     except KnowngoodError as error:
         return _print_error(error, as_json=as_json)
@@ -334,6 +354,17 @@ def _refuse_long_numbers(words: Sequence[str]) -> None:
             raise UsageError(f"{start}...: a number of {len(match[0])} digits; correct it")
 
 
+def _with_schema(document: Any, arguments: argparse.Namespace) -> Any:
+    """Return the document with the name and the version of its form, `knowngood/check/1`, unless it has its own.
+
+    A document for another program, such as the matrix of a workflow's jobs, has that program's form.
+    """
+    if not isinstance(document, dict) or "schema" in document or "include" in document:
+        return document
+    words = [arguments.command, *([arguments.word] if hasattr(arguments, "word") else [])]
+    return {"schema": f"knowngood/{'-'.join(words)}/1", **document}
+
+
 def _json(document: Any) -> str:
     """Return indented JSON. pydantic's encoder is faster than json's own; it is used when it is imported already."""
     if core := sys.modules.get("pydantic_core"):
@@ -342,6 +373,25 @@ def _json(document: Any) -> str:
             if text.isascii():
                 return text
     return json.dumps(document, indent=1)
+
+
+class _CompletionAction(argparse.Action):
+    """Prints the script that completes commands, their words and options in bash, zsh or fish."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: object = None) -> NoReturn:
+        import shtab
+
+        if shell not in (shells := ("bash", "zsh", "fish")):
+            raise UsageError(f"--completion {shell}: the shells are {', '.join(shells)}")
+        whole = _Parser(prog="knowngood")
+        commands = whole.add_subparsers()
+        for name, entry in all_commands().items():
+            one = _add_command(commands, name, entry, with_arguments=True)
+            words = (action.choices for action in one._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse shows them nowhere else
+            for word in (word for choices in words for word in choices.values()):
+                word.configure(word)
+        print(shtab.complete(whole, shell))
+        parser.exit()
 
 
 class _VersionAction(argparse.Action):
@@ -372,7 +422,8 @@ class _Parser(argparse.ArgumentParser):
         if not self.commands:
             return super().format_help()
         width = max(map(len, self.commands))
-        lines = [f"usage: {self.prog} COMMAND ...", "", str(self.description)]
+        lines = [f"usage: {self.prog} COMMAND ...", "", str(self.description), "", "examples:"]
+        lines += [f"  knowngood {words}" for words in _FIRST_COMMANDS]
         for group, title in GROUPS.items():
             lines += ["", f"{title}:"]
             for name, entry in self.commands.items():
@@ -383,7 +434,14 @@ class _Parser(argparse.ArgumentParser):
                         subsequent_indent=" " * (width + 4),
                         width=shutil.get_terminal_size().columns - 1,
                     )
-        return "\n".join([*lines, "", f"`{self.prog} COMMAND --help` says more; --version prints the version.", ""])
+        return "\n".join(
+            [
+                *lines,
+                "",
+                f"`{self.prog} COMMAND --help` says more, --version prints the version.",
+                "",
+            ]
+        )
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
@@ -391,7 +449,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _print_error(error: KnowngoodError, *, as_json: bool) -> int:
     prefix = "" if isinstance(error, InputError) else "knowngood: "
-    print(escape_controls(f"{prefix}{error}"), file=sys.stderr)
+    print(format_answer(escape_controls(f"{prefix}{error}"), sys.stderr), file=sys.stderr)
     if as_json:
-        print(json.dumps({"error": str(error), "exit": error.exit_code}, indent=1))
+        print(json.dumps({"schema": ERROR_SCHEMA, "error": str(error), "exit": error.exit_code}, indent=1))
     return error.exit_code

@@ -225,7 +225,7 @@ def _remove_abandoned(engine: Engine, user: UserIds) -> None:
     from knowngood.engine import container_engine
 
     with container_engine.docker_client(engine) as client:
-        for name in run_guard.remove_abandoned_containers(client, user.user):
+        for name in run_guard.remove_abandoned_containers(client, int(user.user)):
             print_notice(f"removed {name}, which an earlier run left when it was killed")
 
 

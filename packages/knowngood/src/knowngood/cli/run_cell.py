@@ -79,7 +79,6 @@ def choose_cell_for_machine(
         KnowngoodError: no cell fits.
         UsageError: the SELECT selects no cell, or several for no GPU.
     """
-    from knowngood.core import gpus
     from knowngood.core.attention import parse_attention
     from knowngood.engine import probe_gpus
     from knowngood.launch.cell_verdict import CellVerdicts
@@ -88,8 +87,7 @@ def choose_cell_for_machine(
 
     project, nvidia = find_project(), probe_gpus.read_nvidia_state()
     matrix, answers = project.matrix, CellAnswers(project)
-    catalog = gpus.gpu_catalog_from_sections({sm: dict(item) for sm, item in matrix.gpus.items()})
-    choices = run_choice.RunChooser(matrix, catalog, answers).list_choices(
+    choices = run_choice.RunChooser(matrix, matrix.gpu_catalog, answers).list_choices(
         nvidia,
         matrix.select_cells([request.select]) if request.select else [],
         gpu=request.gpu,

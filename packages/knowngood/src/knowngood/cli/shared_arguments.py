@@ -23,7 +23,7 @@ def add_select(parser: argparse.ArgumentParser) -> None:
         "select",
         nargs="*",
         metavar="SELECT",
-        help="a cell id, a glob over ids, an axis filter (torch>=2.11,gpu=sm_90, stack=trl) or an alias",
+        help="a cell id, a glob over ids, an axis filter (gpu=H100, 'torch>=2.11,stack=trl') or an alias",
     )
 
 

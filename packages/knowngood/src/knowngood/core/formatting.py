@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
+from typing import TextIO
 
 from knowngood.core.lazy_patterns import lazy_pattern
 
@@ -66,6 +69,43 @@ def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+
+
+_COLOURS = {
+    **dict.fromkeys(("verified", "compatible", "ok", "proven"), 32),
+    **dict.fromkeys(("broken", "error", "bad", "failed"), 31),
+    **dict.fromkeys(("unknown", "warning", "warn"), 33),
+}
+"""The words of verdicts, and the number of their colour in a terminal."""
+_VERDICT = lazy_pattern(rf"^( *)({'|'.join(_COLOURS)})(?=:|$|  )")
+_COMMAND = lazy_pattern(r"^ *([a-z ]{1,24}: )?(knowngood|docker|podman|apptainer|nox|uv|pip) ")
+
+
+def format_answer(text: str, stream: TextIO) -> str:
+    """Return the text of an answer as `stream` shows it: on a terminal wrapped at words, with verdicts in colour.
+
+    Commands, which people copy, and tables are not wrapped. Nothing is coloured where NO_COLOR is set.
+    """
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = [part for line in text.split("\n") for part in _wrap(line, width)]
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return "\n".join(lines)
+    return "\n".join(
+        _VERDICT.sub(lambda found: f"{found[1]}\x1b[{_COLOURS[found[2]]}m{found[2]}\x1b[0m", line) for line in lines
+    )
+
+
+def _wrap(line: str, width: int) -> list[str]:
+    """Return a line in parts of at most `width`, cut between words and indented as it is, and by two more."""
+    if len(line) <= width or _COMMAND.match(line):
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    parts = textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+    return parts or [line]
 
 
 _CONTROLS = lazy_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

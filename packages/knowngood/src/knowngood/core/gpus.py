@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.lazy_patterns import lazy_pattern
 
 _CAPABILITY = "^(?:(?:sm|compute|cc|compute capability)[ _-]*)?([0-9]{1,2})[.]?([0-9])[af]?$"
@@ -228,6 +229,30 @@ class UncoveredGpuError(UnknownError):
     """An accelerator that exists and that the facts are not about (exit 3)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class GpuMachine:
+    """Machines with GPUs of one architecture beside one kind of CPU; an image is for one such kind."""
+
+    name: str
+    """The architecture, and the host where the architecture has cards beside both kinds: `sm_90-aarch64`."""
+    sm: str
+    host: HostArchitecture
+    cards: tuple[str, ...]
+    query: str
+    """The shortest text by which `GpuCatalog` means all of these and no others, for `--gpu`."""
+
+    @property
+    def known_cards(self) -> tuple[str, ...]:
+        """Two cards by which people recognise them: the first, and the first GeForce or else the second."""
+        rest = [card for card in self.cards[1:] if card.startswith(("RTX", "GTX"))] or list(self.cards[1:])
+        return (*self.cards[:1], *rest[:1])
+
+    @property
+    def label(self) -> str:
+        """The cards by which people recognise them, as text: `L4, RTX 4090`."""
+        return ", ".join(self.known_cards)
+
+
 @dataclass(frozen=True)
 class GpuCatalog:
     """The GPUs of matrix.yaml."""
@@ -306,6 +331,27 @@ class GpuCatalog:
         """
         meant = self.find_capabilities(text)
         return self.host_architecture(text) == "aarch64" or self.has_only_arm_hosts(meant)
+
+    @cached_property
+    def machines(self) -> tuple[GpuMachine, ...]:
+        """All kinds of machines, by architecture; one with a CPU of Arm comes after that of x86-64."""
+        machines = []
+        for sm, (_, cards) in self.sections.items():
+            arm = tuple(card for card in cards if card in self.aarch64)
+            usual = tuple(card for card in cards if card not in self.aarch64)
+            if usual:
+                machines.append(GpuMachine(name=sm, sm=sm, host=DEFAULT_HOST, cards=usual, query=sm))
+            if arm:
+                name, query = (f"{sm}-{HostArchitecture.AARCH64}", arm[0]) if usual else (sm, sm)
+                machine = GpuMachine(name=name, sm=sm, host=HostArchitecture.AARCH64, cards=arm, query=query)
+                machines.append(machine)
+        return tuple(machines)
+
+    def find_machines(self, text: str) -> list[GpuMachine]:
+        """Return the kinds of machines that a name means; several for a family. Raises as `find_capabilities` does."""
+        meant, arm = self.find_capabilities(text), self.has_arm_host(text)
+        host = HostArchitecture.AARCH64 if arm else DEFAULT_HOST
+        return [item for item in self.machines if item.sm in meant and item.host is host]
 
     def has_only_arm_hosts(self, capabilities: Iterable[str]) -> bool:
         """Return whether all cards of these architectures stand beside a CPU of Arm."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -14,6 +15,7 @@ from packaging.utils import canonicalize_name
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import InputError, InputProblem, KnowngoodError, UsageError
 from knowngood.core.formatting import parse_bytes
+from knowngood.core.gpus import GpuCatalog, GpuMachine, gpu_catalog_from_sections
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.matrix_entries import (
     RetiredCellError,
@@ -135,6 +137,19 @@ class Matrix:
     wheel_places: tuple[str, ...] = ()
     """Folders, addresses and repositories (`oci://...`) that may have the wheels that were compiled for cells."""
 
+    @cached_property
+    def gpu_catalog(self) -> GpuCatalog:
+        """What decides which GPU a name means, and which cards a cell is for."""
+        return gpu_catalog_from_sections({sm: dict(item) for sm, item in self.gpus.items()})
+
+    def machine_of(self, cell: Cell) -> GpuMachine:
+        """Return the kind of machine that a cell is for, with its cards."""
+        for item in self.gpu_catalog.machines:
+            if (item.sm, item.host) == (cell.gpu, cell.host):
+                return item
+        name = f"{cell.gpu}-{cell.host}"
+        return GpuMachine(name=name, sm=cell.gpu, host=cell.host, cards=self.gpus[cell.gpu].cards, query=cell.gpu)
+
     @property
     def cells(self) -> list[Cell]:
         """All cells, also retired ones, in the order of the file."""
@@ -152,7 +167,7 @@ class Matrix:
 
     def select_all_cells(self, words: Sequence[str]) -> list[Cell]:
         """Return the cells that the words of SELECT select, also retired ones, as `selection.select_cells` does."""
-        return select_cells(self.cells, self.aliases, words)
+        return select_cells(self.cells, self.aliases, words, self.gpu_catalog)
 
     def select_cells(self, words: Sequence[str]) -> list[Cell]:
         """Return the maintained cells that the words of SELECT select.

@@ -70,8 +70,9 @@ class FolderMount:
 class UserIds:
     """The user as whom the program runs: the one who started it, so that its files are theirs."""
 
-    user: int
-    group: int
+    user: int | str
+    """The number, or what a shell replaces by it: `$(id -u)`."""
+    group: int | str
     groups: tuple[int, ...] = ()
     """Further groups, by which files of a team can be read."""
     name: str = "user"
@@ -104,6 +105,10 @@ class ContainerRun:
     client: str = ""
     """What names the process that becomes the docker command, for the next run to see whether it has ended."""
     network: RunNetwork = RunNetwork.BRIDGE
+    cache: str = ""
+    """What names the folder and the image in the cache volume's name; a hash of both where it is empty."""
+    is_checked: bool = True
+    """Whether the image is in the engine and was checked there, so that another of its name is never pulled."""
     locked_memory: bool = True
     """Whether the engine may lift the limit of locked memory, which transfers between GPUs and network cards need."""
 
@@ -113,7 +118,7 @@ class ContainerRun:
 
         Compilers execute what they find there, so that a program could else make that of another folder run its code.
         """
-        place = hashlib.sha256(f"{self.folder}\n{self.image}".encode()).hexdigest()[:16]
+        place = self.cache or hashlib.sha256(f"{self.folder}\n{self.image}".encode()).hexdigest()[:16]
         return f"{CACHE_VOLUME}-{self.user.user}-{place}"
 
     @property
@@ -136,20 +141,9 @@ _NO_DETACHING = ("--detach-keys", "ctrl-@,ctrl-@,ctrl-@,ctrl-@")
 
 
 def docker_run_arguments(run: ContainerRun) -> list[str]:
-    """Return the arguments of the docker command that run the program; its exit code and its signals are docker's.
-
-    The image is in the engine and was checked there: another one of that name is never pulled.
-    """
-    argv = [
-        "run",
-        "--rm",
-        "--init",
-        "--pull",
-        "never",
-        *_common_arguments(run),
-        "--label",
-        f"{CONTAINER_LABEL}={run.user.user}",
-    ]
+    """Return the arguments of the docker command that run the program; its exit code and its signals are docker's."""
+    argv = ["run", "--rm", "--init", *(["--pull", "never"] if run.is_checked else []), *_common_arguments(run)]
+    argv += ["--label", f"{CONTAINER_LABEL}={run.user.user}"]
     argv += ["--label", f"{CLIENT_LABEL}={run.client}"] if run.client else []
     argv += ["--name", run.name] if run.name else []
     argv += _NO_DETACHING if run.terminal else ()
@@ -171,8 +165,7 @@ def podman_run_arguments(run: ContainerRun) -> list[str]:
     argv += ["--security-opt", "label=disable"]
     argv += [] if run.user.started_by_root else ["--userns", "keep-id", "--group-add", "keep-groups"]
     argv += ["--user", f"{run.user.user}:{run.user.group}"]
-    image = f"docker://{run.reference}" if run.reference else f"docker-daemon:{run.image}"
-    return [*argv, image, *run.program]
+    return [*argv, _image_address(run), *run.program]
 
 
 def apptainer_command_line(run: ContainerRun) -> str:
@@ -182,7 +175,6 @@ def apptainer_command_line(run: ContainerRun) -> str:
     another user may have made it. The variables of this shell stay outside, except for those that the program gets.
     Its network is always that of the machine.
     """
-    image = f"docker://{run.reference}" if run.reference else f"docker-daemon:{run.image}"
     argv = ["apptainer", "exec", "--cleanenv", "--no-home"]
     argv += [] if run.gpus is GpuAccess.NONE else ["--nv"]
     for mount in (FolderMount(source=run.folder, target=WORK_FOLDER), *run.mounts):
@@ -190,10 +182,48 @@ def apptainer_command_line(run: ContainerRun) -> str:
     argv += ["--pwd", WORK_FOLDER]
     cache = f'"${{TMPDIR:-/tmp}}/{run.cache_volume}"'
     passed = "".join(f'APPTAINERENV_{name}="${name}" ' for name in run.variables)
-    rest = shlex.join([image, *run.program])
+    rest = shlex.join([_image_address(run), *run.program])
     return (
         f"mkdir -p -m 700 {cache} && [ -O {cache} ] && {passed}{shlex.join(argv)} --bind {cache}:{CACHE_FOLDER} {rest}"
     )
+
+
+def written_command(tool: str, image: str, cell: str, *, is_published: bool) -> str:
+    """Return the command of docker or podman for pages and documents: what `run` does, for anyone in any folder.
+
+    The shell puts in the ids and the folder; the volume for `/cache` is one for each user and cell.
+
+    Args:
+        tool: `docker` or `podman`.
+        image: the image in the engine, or in a registry where `is_published`.
+        cell: what the cache volume is named after. This and the image may be names in braces, to be filled in.
+        is_published: whether the image is in a registry.
+    """
+    user = UserIds(user="$(id -u)", group="$(id -g)", name="$USER")
+    run = ContainerRun(
+        image=image,
+        reference=image if is_published else "",
+        program=("python", "train.py"),
+        user=user,
+        folder="$PWD",
+        gpus=GpuAccess.RUNTIME,
+        cache=cell,
+        is_checked=False,
+    )
+    arguments = docker_run_arguments if tool == "docker" else podman_run_arguments
+    lines, width = [tool], 100
+    for word in arguments(run):
+        text = f'"{word}"' if "$" in word else word
+        if word.startswith("-") and len(lines[-1]) > width - 40:
+            lines.append(f"    {text}")
+        else:
+            lines[-1] += f" {text}"
+    return " \\\n".join(lines)
+
+
+def _image_address(run: ContainerRun) -> str:
+    """Return the image as tools name it that do not use the engine: in a registry, or else in the engine."""
+    return f"docker://{run.reference}" if run.reference else f"docker-daemon:{run.image}"
 
 
 def _common_arguments(run: ContainerRun) -> list[str]:

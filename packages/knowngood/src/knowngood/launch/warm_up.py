@@ -92,7 +92,7 @@ def fill_cache_volume(engine: Engine, run: ContainerRun, pack: KernelPack) -> bo
             run.image, ["true"], volumes={volume: {"bind": CACHE_FOLDER, "mode": "rw"}}
         )
         try:
-            container.put_archive(CACHE_FOLDER, pack.archive(run.user.user, run.user.group))
+            container.put_archive(CACHE_FOLDER, pack.archive(int(run.user.user), int(run.user.group)))
         finally:
             container.remove(force=True)
     packs = known.get("packs", []) if known.get("volume") == [engine.host, made] else []

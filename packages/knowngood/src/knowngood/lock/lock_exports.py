@@ -36,7 +36,8 @@ def render_requirements(locked: CellLock) -> str:
     install = "uv pip install --no-deps --require-hashes -r requirements.txt"
     head = [
         f"# {locked.cell}, lock {locked.digest}",
-        f"# For CPython {locked.cell.python} on Linux x86_64. It is complete, so nothing is to be resolved:",
+        f"# For CPython {locked.cell.python} on Linux {locked.cell.host.machine}.",
+        "# It is complete, so nothing is to be resolved:",
         f"#   {install}{' --find-links FOLDER' if unpublished_wheels(locked) else ''}",
         *(f"# FOLDER must have {item.file}, which is on no index." for item in unpublished_wheels(locked)),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -84,7 +85,8 @@ def test_each_kind_of_error_has_its_exit_code_and_message(call, failing, *, erro
     failing(error)
     actual, out, err = call("cells", *words)
     assert (actual, err) == (code, message)
-    assert out == ({"error": message.removeprefix("knowngood: ").strip(), "exit": code} if words else "")
+    error = {"schema": main.ERROR_SCHEMA, "error": message.removeprefix("knowngood: ").strip(), "exit": code}
+    assert out == (error if words else "")
 
 
 def test_an_unexpected_exception_is_raised(failing, call):
@@ -155,7 +157,6 @@ def test_a_password_before_a_host_is_found_without_a_scheme(text):
     "words",
     [
         [],
-        ["nonsense"],
         ["cells", "--nonsense"],
         ["cells", "--js"],
         ["build-matrix", "--timeout", "0"],
@@ -203,7 +204,7 @@ def test_cells_lists_ids_tiers_and_aliases(call, lock_of):
         (FA0, "none", []),
     ]
     assert out["cells"][0]["axes"]["flash-attn"] == "4.0.0b36"
-    assert FA4 in call("cells")[1]
+    assert FA4 in call("cells", "--long")[1]
 
 
 @pytest.mark.usefixtures("home")
@@ -333,7 +334,8 @@ def test_a_tier_states_the_suite_that_it_was_seen_with(call, home, cpu_run):
         (home.suite / "environment.py").write_text(f"def suite_hash(folder):\n    return {digit!r} * 64\n")
         (cell,) = call("cells", FA4, "--json")[1]["cells"]
         assert (cell["tier"], cell["suite"]) == ("built", {"hash": "5" * 64, "current": current})
-        assert ("built, by an older suite" in call("cells", FA4)[1]) is not current
+        assert ("built, by an older suite" in call("cells", FA4, "--long")[1]) is not current
+        assert ("built only*" in call("cells", FA4)[1]) is not current
     (home.suite / "environment.py").unlink()
     (cell,) = call("cells", FA4, "--json")[1]["cells"]
     assert cell["suite"] == {"hash": "5" * 64, "current": None}
@@ -442,7 +444,8 @@ def test_no_engine_is_exit_4(call, monkeypatch):
 
     monkeypatch.setattr(engines, "ensure_engine", ensure)
     code, out, err = call("build-matrix", "--json")
-    assert (code, out) == (4, {"error": "no engine answers; install Docker", "exit": 4})
+    error = "no engine answers; install Docker"
+    assert (code, out) == (4, {"schema": main.ERROR_SCHEMA, "error": error, "exit": 4})
     assert err == "knowngood: no engine answers; install Docker\n"
 
 
@@ -523,7 +526,7 @@ def test_a_closed_standard_stream_is_no_traceback(home, closed):
     script = (
         "import os, sys\n"
         f"for number in {closed}: os.close(number)\n"
-        "os.execv(sys.executable, [sys.executable, '-m', 'knowngood', 'cells'])\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'knowngood', 'cells', '--long'])\n"
     )
     argv = [sys.executable, "-c", script]
     result = subprocess.run(argv, cwd=home.root, env=os.environ, capture_output=True, text=True, check=False)
@@ -572,3 +575,67 @@ def test_a_damaged_record_of_the_cache_counts_as_absent():
     (folder / "y.json").write_text("[" * 100_000)
     (folder / "z.json").write_text("{}")
     assert list(image_build.load_kept_records()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("cels", "did you mean `knowngood cells`?"), ("rnu", "did you mean `knowngood run`?"), ("xyz", "lists them")],
+)
+def test_a_mistyped_command_gets_its_nearest_and_not_all(call, word, hint):
+    code, out, err = call(word)
+    assert (code, out) == (2, "")
+    assert hint in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_command_is_completed(capsys, shell):
+    with pytest.raises(SystemExit, match="0"):
+        main.main(["--completion", shell])
+    out = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", out) for name in main.COMMANDS)
+    assert "compiled wheels" in out or shell == "bash"  # zsh and fish show the help of options
+
+
+def test_bash_completes_commands_and_options_of_words(capsys, tmp_path):
+    with pytest.raises(SystemExit, match="0"):
+        main.main(["--completion", "bash"])
+    (tmp_path / "completion").write_text(capsys.readouterr().out)
+    ask = """
+    source completion
+    COMP_WORDS=(knowngood expo); COMP_CWORD=1; _shtab_knowngood knowngood expo knowngood; echo "${COMPREPLY[@]}"
+    COMP_WORDS=(knowngood smoke run --qu); COMP_CWORD=3; COMPREPLY=(); _shtab_knowngood knowngood --qu run
+    echo "${COMPREPLY[@]}"
+    """
+    ended = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["export", "--quick"]
+
+
+def test_another_shell_is_refused(call):
+    code, _, err = call("--completion", "ksh")
+    assert code == 2
+    assert "bash, zsh, fish" in err
+
+
+def test_every_document_names_its_form_and_version(call):
+    code, out, _ = call("cells", "default", "--json")
+    assert code == 0
+    assert out["schema"] == "knowngood/cells/1"
+    code, out, _ = call("cells", "nonsense", "--json")
+    assert out == {"schema": "knowngood/error/1", "error": out["error"], "exit": 2}
+    _, out, _ = call("cells", "--jobs", "images", "--json")
+    assert list(out) == ["include"]  # GitHub's own form: another key would be an axis
+
+
+def test_the_list_of_cells_fits_a_terminal_and_is_by_card(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = call("cells", "gpu=H100", "gpu=GH200")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "H100, H200, H800, H20 (sm_90)"
+    assert "GH200 (sm_90, aarch64)" in lines
+    assert max(map(len, lines[:-1])) <= 80
+    assert re.search(r"^  default +2\.\S+ +5\.\S+ +4\.\S+ +GPU\*?$", out, re.MULTILINE)
+    assert "sm90-" not in out
+    _, long, _ = call("cells", "gpu=H100", "--long")
+    assert "sm90-cu130-" in long

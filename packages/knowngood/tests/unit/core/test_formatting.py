@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,3 +59,27 @@ def test_what_is_no_size_is_refused(text):
 )
 def test_sizes_are_formatted(size, text):
     assert formatting.format_bytes(size) == text
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+ANSWER = """broken
+  error: a sentence that is longer than the terminal is wide, so that it goes on below
+  add it: knowngood add sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311"""
+
+
+def test_an_answer_is_wrapped_at_words_and_its_verdicts_are_in_colour(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert formatting.format_answer(ANSWER, io.StringIO()) == ANSWER
+    shown = formatting.format_answer(ANSWER, Terminal()).splitlines()
+    assert shown[0] == "\x1b[31mbroken\x1b[0m"
+    assert shown[1] == "  \x1b[31merror\x1b[0m: a sentence that is longer than the"
+    assert shown[2].startswith("    terminal is")
+    assert shown[-1] == ANSWER.splitlines()[-1]  # a command can be copied
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in formatting.format_answer(ANSWER, Terminal())

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.core.gpus import gpu_catalog_from_sections
 from knowngood.core.selection import CellFilter, select_cells
 from samples import FA0, FA2, FA4
 
@@ -15,8 +16,13 @@ CELLS = [
 ALIASES = {"default": FA4, "hopper-stable": FA2}
 
 
+GPUS = gpu_catalog_from_sections(
+    {"sm_90": {"family": "Hopper", "cards": ["H100", "GH200"], "aarch64": ["GH200"]}, "sm_100": {"cards": ["B200"]}}
+)
+
+
 def selected_ids(*words: str) -> list[str]:
-    return [str(cell) for cell in select_cells(CELLS, ALIASES, words)]
+    return [str(cell) for cell in select_cells(CELLS, ALIASES, words, GPUS)]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,10 @@ def selected_ids(*words: str) -> list[str]:
         (("gpu!=sm_90",), [3]),
         (("gpu=sm_*",), [0, 1, 2, 3, 4]),
         (("gpu>=sm_100",), [3]),
+        (("gpu=H100",), [0, 1, 2, 4]),
+        (("gpu!=NVIDIA H100 80GB HBM3",), [3]),
+        (("gpu=Hopper,flash-attn=none",), [2, 4]),
+        (("gpu=B200", "gpu=h100,torch<2.10"), [3, 4]),
         (("gpu<sm_100,flash-attn=none",), [2, 4]),
         (("flash-attn=4.*",), [0, 3]),
         (("flash-attn=4.0.0b36",), [0, 3]),
@@ -55,14 +65,15 @@ def test_words_select_cells(words, indices):
         ("sm75-*", "'sm75-*' selects no cell"),
         (FA4.replace("tf5", "tf6"), f"{FA4.replace('tf5', 'tf6')} is not in matrix.yaml; add it: `knowngood add sm90-"),
         ("", "'' selects no cell"),
+        ("gpu=H1000", "there is no GPU 'H1000' in matrix.yaml; the nearest name is H100"),
+        ("gpu=GH200", "'gpu=GH200' selects no cell"),
         ("torch>=3", "'torch>=3' selects no cell"),
         ("torhc>=2", "there is no axis 'torhc'; did you mean torch?"),
         ("rust>=2", "there is no axis 'rust'; the axes are gpu, cuda, torch, transformers, flash-attn, triton, python"),
         ("framework>=xtuner1", "'framework>=xtuner1': a framework takes = or !=, as in framework=xtuner0.1.23"),
         ("torch>=two", "'torch>=two': 'two' is not a version"),
         ("torch>=2.11,", "'' in 'torch>=2.11,' is not a condition; one is written like torch>=2.11"),
-        ("gpu=H100", "'gpu=H100': 'H100' is not a GPU architecture; one is written like sm_90"),
-        ("gpu=sm90", "'gpu=sm90': 'sm90' is not a GPU architecture; one is written like sm_90"),
+        ("gpu>=H100", "'gpu>=H100': 'H100' is not a GPU architecture; one is written like sm_90"),
     ],
 )
 def test_a_word_that_selects_nothing_is_an_error(word, message):
