@@ -280,43 +280,43 @@ INTERFACE = ("transformers.modeling_utils", "AttentionInterface.get_interface")
 QWEN2 = "transformers.models.qwen2.modeling_qwen2"
 
 
-def _at_step(number: int, kinds: str) -> str:
-    """The reason of a gradient that is wrong at a step, and furthest of one of these kinds of weights."""
-    return rf"wrong-gradient: step {number}: ({kinds}) "
+def furthest_of(number: int, kinds: str) -> str:
+    """The reason of a gradient that is wrong at a step, furthest of one of these kinds of weights or of its biases."""
+    return rf"wrong-gradient: step {number}: ((key )?bias weights [^,]*, )*({kinds}) weights"
 
 
-def _among(number: int, kinds: str) -> str:
+def among(number: int, kinds: str) -> str:
     """The reason of gradients that are wrong at a step, with one of these kinds among them."""
     return rf"wrong-gradient: step {number}: (.*, )?({kinds}) weights"
 
 
 ANY_KIND = r"^wrong-loss: step 1: .*wrong-gradient: step 1:|^wrong-gradient: step 1:"
 ATTENTION = (
-    LibraryFault("scale-3-percent", *INTERFACE, _scale(1.03), _among(1, "query|key")),
-    LibraryFault("scale-of-72-wide-heads", *INTERFACE, _scale((64 / 72) ** 0.5), _among(1, "query|key")),
-    LibraryFault("query-gradient-5-percent", *INTERFACE, _gradient(0, 0.95), _at_step(1, "query")),
-    LibraryFault("key-gradient-5-percent", *INTERFACE, _gradient(1, 0.95), _at_step(1, "key")),
-    LibraryFault("value-gradient-5-percent", *INTERFACE, _gradient(2, 0.95), _at_step(1, "value")),
-    LibraryFault("all-gradients-2-percent", *INTERFACE, _gradient(None, 0.98), _at_step(1, "query|key|value")),
-    LibraryFault("query-fp8", *INTERFACE, _rounded(0), _among(1, "query|key")),
-    LibraryFault("key-fp8", *INTERFACE, _rounded(1), _among(1, "query|key")),
-    LibraryFault("value-fp8", *INTERFACE, _rounded(2), _among(1, "value|output|query|key")),
-    LibraryFault("softcap-30", *INTERFACE, _rule(cap=30.0), _among(1, "query|key")),
+    LibraryFault("scale-3-percent", *INTERFACE, _scale(1.03), among(1, "query|key")),
+    LibraryFault("scale-of-72-wide-heads", *INTERFACE, _scale((64 / 72) ** 0.5), among(1, "query|key")),
+    LibraryFault("query-gradient-5-percent", *INTERFACE, _gradient(0, 0.95), furthest_of(1, "query")),
+    LibraryFault("key-gradient-5-percent", *INTERFACE, _gradient(1, 0.95), furthest_of(1, "key")),
+    LibraryFault("value-gradient-5-percent", *INTERFACE, _gradient(2, 0.95), furthest_of(1, "value")),
+    LibraryFault("all-gradients-2-percent", *INTERFACE, _gradient(None, 0.98), furthest_of(1, "query|key|value")),
+    LibraryFault("query-fp8", *INTERFACE, _rounded(0), among(1, "query|key")),
+    LibraryFault("key-fp8", *INTERFACE, _rounded(1), among(1, "query|key")),
+    LibraryFault("value-fp8", *INTERFACE, _rounded(2), among(1, "value|output|query|key")),
+    LibraryFault("softcap-30", *INTERFACE, _rule(cap=30.0), among(1, "query|key")),
     LibraryFault(
         "noise-2-percent",
         *INTERFACE,
         _output(lambda output: blurred(output, 0.02)),
-        _among(1, "output|value|query|key"),
+        among(1, "output|value|query|key"),
     ),
-    LibraryFault("output-1-percent", *INTERFACE, _output(lambda output: output * 1.01), _among(1, "output|value")),
+    LibraryFault("output-1-percent", *INTERFACE, _output(lambda output: output * 1.01), among(1, "output|value")),
     LibraryFault("window-48", *INTERFACE, _rule(window=48), ANY_KIND),
     LibraryFault("causality-off-by-one", *INTERFACE, _rule(shift=1), ANY_KIND),
-    LibraryFault("group-gradient-lost", *INTERFACE, _rule(alone=True), _at_step(1, "key|value")),
+    LibraryFault("group-gradient-lost", *INTERFACE, _rule(alone=True), furthest_of(1, "key|value")),
     LibraryFault("heads-swapped", *INTERFACE, _heads((1, 0, 2, 3), queries=False), ANY_KIND),
     LibraryFault("groups-tiled", *INTERFACE, _heads((0, 2, 1, 3), queries=True), ANY_KIND),
     LibraryFault("keys-one-place-late", QWEN2, "apply_rotary_pos_emb", _rotation(1), ANY_KIND),
-    LibraryFault("late-scale-3-percent", *INTERFACE, _late(1, _scale(1.03)), _among(2, "query|key")),
-    LibraryFault("late-value-gradient-lost", *INTERFACE, _late(1, _gradient(2, 0.0)), _at_step(2, "value")),
+    LibraryFault("late-scale-3-percent", *INTERFACE, _late(1, _scale(1.03)), among(2, "query|key")),
+    LibraryFault("late-value-gradient-lost", *INTERFACE, _late(1, _gradient(2, 0.0)), furthest_of(2, "value")),
 )
 
 # --- optimizers, schedules, clipping, losses ----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from smoke_tests import library_faults, model
-from smoke_tests.library_faults import put
+from smoke_tests.library_faults import among, furthest_of, put
 from smoke_tests.outcomes import demand_noticed
 from smoke_tests.precision import PRECISIONS
 from smoke_tests.settings import FLASH, SETTINGS
@@ -110,7 +110,7 @@ def ignore_padding(trainee: Trainee) -> None:
 
 
 def ignore_seams(trainee: Trainee) -> None:
-    """Packed sequences read each other."""
+    """A packed row is one sequence: its parts read each other, and their positions run on."""
     tokens = trainee.batch.inputs["input_ids"]
     trainee.batch.inputs = {
         "input_ids": tokens,
@@ -118,12 +118,12 @@ def ignore_seams(trainee: Trainee) -> None:
     }
 
 
-ANY_KIND, QUERY_OR_KEY = r"wrong-gradient: step 1: ", r"wrong-gradient: step 1: (.*, )?(query|key) weights"
+ANY_KIND = "wrong-gradient: step 1: "
 MUTANTS = {
     "scale-dropped": (drop_scale, ANY_KIND),
-    "scale-3-percent": (bend_scale, QUERY_OR_KEY),
-    "query-gradient-5-percent": (shorten_query_gradient, r"wrong-gradient: step 1: query "),
-    "value-gradient-5-percent": (shorten_value_gradient, r"wrong-gradient: step 1: value "),
+    "scale-3-percent": (bend_scale, among(1, "query|key")),
+    "query-gradient-5-percent": (shorten_query_gradient, furthest_of(1, "query")),
+    "value-gradient-5-percent": (shorten_value_gradient, furthest_of(1, "value")),
     "value-fp8": (round_values, ANY_KIND),
     "noise-2-percent": (blur_output, ANY_KIND),
     "heads-swapped": (swap_heads, ANY_KIND),
@@ -131,7 +131,7 @@ MUTANTS = {
     "causality-dropped": (drop_causality, ANY_KIND),
     "causality-off-by-one": (peek, ANY_KIND),
     "padding-ignored": (ignore_padding, ANY_KIND),
-    "seams-ignored": (ignore_seams, r"^leaks-across-seams"),
+    "seams-ignored": (ignore_seams, ANY_KIND),
 }
 """Each fault, and the only reason that counts as noticing it."""
 

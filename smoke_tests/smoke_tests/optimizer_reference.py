@@ -21,7 +21,7 @@ Schedule = Callable[[int], float]
 ROUNDINGS = 128
 """How many roundings of the dtype an update and a moment may be off for each step. AdamW has about 12. The norm by
 which gradients are clipped is a sum of thousands of numbers in fp32, and moves all of them alike: on a CPU a second
-moment was seen 54 off (docs/decisions/0205)."""
+moment was seen 73 off (docs/decisions/0205)."""
 SELDOM = 1 / 4
 """The part of a last place that weights of half precision may be off, by the root of their mean square, each step."""
 

@@ -21,9 +21,35 @@ PYTHON = os.environ.get("KNOWNGOOD_SMOKE_PYTHON", sys.executable)
 UNNOTICED = """
 import json
 from smoke_tests import mutants, worker
-mutants.MUTANTS["harmless"] = lambda trainee: None
+mutants.MUTANTS["harmless"] = (lambda trainee: None, ".")
 check = {"topic": "mutant", "detail": "harmless", "setting": "eager", "dtype": "bf16", "layout": "dense", "mode": ""}
 print(json.dumps(worker.perform(check, lambda document: None)))
+"""
+
+FAULTS = """
+import contextlib, json, re, sys
+from smoke_tests import library_faults, worker
+
+listed, setting, dtype = getattr(library_faults, sys.argv[1]), *sys.argv[2:]
+for fault in [None, *listed]:
+    if fault is None or dtype in fault.dtypes:
+        with library_faults.put(fault) if fault else contextlib.nullcontext():
+            check = {"topic": "training", "setting": setting, "dtype": dtype, "layout": "dense", "mode": "full"}
+            found = worker.perform(check, lambda document: None)
+        own = fault and found["outcome"] == "fail" and bool(re.search(fault.reason, found["reason"]))
+        print(json.dumps([fault.name if fault else "", found["outcome"], own, found["reason"]]))
+"""
+FROM_THE_FIRST_IMPORT = """
+import json, sys
+from smoke_tests import library_faults
+
+assert "torch" not in sys.modules
+fault = next(fault for fault in library_faults.OPTIMIZER if fault.name == "rate-1-percent-high")
+with library_faults.put(fault):
+    from smoke_tests import worker
+
+    check = {"topic": "training", "setting": "sdpa", "dtype": "fp32", "layout": "dense", "mode": "full"}
+    print(json.dumps(worker.perform(check, lambda document: None)["reason"]))
 """
 
 
@@ -70,12 +96,35 @@ def test_every_mutant_is_noticed_and_a_harmless_one_is_not(tmp_path):
     status, report = suite(tmp_path, "-k", "mutant and eager")
     assert status == 0
     assert {check["outcome"] for check in report["checks"]} == {"pass"}
-    done = subprocess.run(
-        [PYTHON, "-c", UNNOTICED], capture_output=True, text=True, check=True, cwd=ROOT / "smoke_tests"
-    )
-    harmless = json.loads(done.stdout.splitlines()[-1])
+    harmless = program(UNNOTICED)[-1]
     assert harmless["outcome"] == "fail"
     assert "unnoticed" in harmless["reason"]
+
+
+def program(text, *arguments):
+    """Run a program that has the suite's modules; returns what its lines say."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [PYTHON, "-c", text, *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=ROOT / "smoke_tests", env=environment
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("listed", "setting", "dtype"),
+    [("ATTENTION", "sdpa", "bf16"), ("OPTIMIZER", "eager", "fp32"), ("OPTIMIZER", "sdpa", "fp16")],
+)
+def test_every_fault_in_a_library_fails_a_check_for_its_own_reason(listed, setting, dtype):
+    (_, right, _, reason), *faults = program(FAULTS, listed, setting, dtype)
+    assert (right, reason) == ("pass", "")
+    assert len(faults) >= 12
+    assert [fault for fault in faults if not fault[2]] == []
+
+
+def test_a_fault_that_is_there_from_the_first_import_is_noticed():
+    (reason,) = program(FROM_THE_FIRST_IMPORT)
+    assert reason.startswith("wrong-step: step 2: the weight of")
 
 
 def test_a_wrong_prediction_is_the_suites_fault(tmp_path):
