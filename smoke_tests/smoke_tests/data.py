@@ -18,9 +18,9 @@ def sequence(number: int, length: int) -> list[int]:
     return [(start + stride * step) % VOCABULARY for step in range(length)]
 
 
-def sequences(lengths: tuple[int, ...]) -> list[list[int]]:
-    """One sequence for each length."""
-    return [sequence(number, length) for number, length in enumerate(lengths)]
+def sequences(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
+    """One sequence for each length; those of another seed are others."""
+    return [sequence(number, length) for number, length in enumerate(lengths, len(lengths) * seed)]
 
 
 def targets(tokens: list[int]) -> list[int]:

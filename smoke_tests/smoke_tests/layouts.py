@@ -31,10 +31,10 @@ def lengths_of(layout: str) -> tuple[int, ...]:
     return data.DENSE if layout == "dense" else data.RAGGED
 
 
-def batch(layout: str, device: torch.device, mask_dtype: torch.dtype) -> Batch:
-    """Lay the sequences out."""
+def batch(layout: str, device: torch.device, mask_dtype: torch.dtype, seed: int = 0) -> Batch:
+    """Lay the sequences of a seed out."""
     lengths = lengths_of(layout)
-    rows = data.sequences(lengths)
+    rows = data.sequences(lengths, seed)
     build = _packed if layout.startswith("packed") else _padded
     made = build(layout, rows, mask_dtype)
     made.inputs = {name: _to(value, device) for name, value in made.inputs.items()}

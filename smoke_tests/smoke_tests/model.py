@@ -60,7 +60,7 @@ def _dtype_argument() -> str:
     return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
 
-def fill(model: torch.nn.Module) -> None:
+def fill(model: torch.nn.Module, seed: int = 0) -> None:
     """Set every parameter from a seed and its own name, so that neither version nor order matters.
 
     The query and key weights are larger than a default initialisation makes them: the attention pattern is
@@ -69,7 +69,7 @@ def fill(model: torch.nn.Module) -> None:
     """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            generator = torch.Generator().manual_seed(SEED + sum(map(ord, name)))
+            generator = torch.Generator().manual_seed(SEED + (seed << 16) + sum(map(ord, name)))
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
             if name.endswith("norm.weight"):
                 value = 1 + 0.1 * noise

@@ -7,14 +7,18 @@ import math
 from typing import Any
 
 import torch
+import transformers
 from torch.nn import functional
 
 from smoke_tests import data, layouts, model, profiling, reference
+from smoke_tests import optimizer_reference as steps
 from smoke_tests.outcomes import Failed, NotRun
 from smoke_tests.precision import PRECISIONS, Precision
 from smoke_tests.settings import SETTINGS, Setting, kernel_fault
 
 LEARNED = 0.9  # the last loss over the first, at most
+STEPS, WARM_UP = 5, 1
+RATE, DECAY, SGD_RATE = 1e-3, 0.1, 0.2
 
 
 def device_here() -> torch.device:
@@ -55,23 +59,40 @@ def backend(setting: Setting) -> Any:
 
 
 class Trainee:
-    """The tiny model with its batch and optimizer, at the start of its training."""
+    """The tiny model with its batch and optimizer, at the start of its training; ``seed`` is of weights and rows."""
 
-    def __init__(self, setting: Setting, precision: Precision, layout: str, mode: str, device: torch.device) -> None:
+    def __init__(  # noqa: PLR0913 - the parts of a check
+        self, setting: Setting, precision: Precision, layout: str, mode: str, device: torch.device, *, seed: int = 0
+    ) -> None:
         self.setting, self.precision, self.device, self.mode = setting, precision, device, mode
         self.weights = getattr(torch, precision.weights)
         self.autocast = getattr(torch, precision.autocast) if precision.autocast else None
         built = model.build(setting, model.TINY, self.weights, device)
         self.model = _with_mode(built, mode).train()
-        self.batch = layouts.batch(layout, device, self.autocast or self.weights)
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = (
-            torch.optim.AdamW(parameters, lr=4e-3, weight_decay=0.0)
-            if precision.optimizer == "adamw"
-            else torch.optim.SGD(parameters, lr=0.2)
+        self.restart(layout, seed)
+
+    def restart(self, layout: str, seed: int = 0) -> None:
+        """Go back to the start of a training, with the rows of a seed; who wants other weights sets them."""
+        self.batch = layouts.batch(layout, self.device, self.autocast or self.weights, seed)
+        self.rows = data.sequences(self.batch.lengths, seed)
+        self.recipe = recipe_of(self.precision)
+        self.optimizer = _optimizer(self.trained(), self.precision)
+        self.scheduler = transformers.get_scheduler(self.precision.schedule, self.optimizer, WARM_UP, STEPS + 1)
+        # 2**12 rather than the default 2**16: the very first step must not be one that the scaler skips. After two
+        # steps the scale is so large that the third is skipped, and then what it was.
+        self.scaler = torch.amp.GradScaler(
+            self.device.type,
+            init_scale=2.0**12,
+            growth_factor=2.0**24,
+            backoff_factor=2.0**-24,
+            growth_interval=2,
+            enabled=self.precision.scaled,
         )
-        # 2**12 rather than the default 2**16: the very first step must not be one that the scaler skips
-        self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**12, enabled=precision.scaled)
+        self.model.zero_grad()
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that are trained, by their plain names."""
+        return {model.plain_name(name): p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def resolved(self) -> dict[str, str]:
         """What transformers made of the setting."""
@@ -91,27 +112,52 @@ class Trainee:
         self.scaler.unscale_(self.optimizer)
         return loss.item()
 
-    def remaining_steps(self, count: int) -> list[float]:
-        """Take the optimizer's step for the gradients at hand, then count - 1 whole steps and a last loss."""
-        losses = []
-        for _ in range(count):
-            if self.precision.clip is not None:
-                torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.precision.clip)
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            self.optimizer.zero_grad()
-            losses.append(self.forward_backward())
-        return losses
+    def step(self) -> None:
+        """Take the optimizer's step for the gradients at hand, and the schedule's where it was taken."""
+        if self.precision.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.precision.clip)
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() >= scale:
+            self.scheduler.step()
+        self.optimizer.zero_grad()
+
+    def moments(self, part: str) -> dict[str, torch.Tensor]:
+        """AdamW's first (``exp_avg``) or second (``exp_avg_sq``) moments as they are."""
+        states = {name: self.optimizer.state.get(p, {}) for name, p in self.trained().items()}
+        return {name: state[part] for name, state in states.items() if part in state}
+
+    def expected(self, *, seams: bool = True) -> tuple[float, reference.Weights]:
+        """The reference's loss and gradients at the weights as they are."""
+        parameters = {model.plain_name(n): p for n, p in self.model.named_parameters()}
+        return reference.losses_and_gradients(parameters, self.rows, model.TINY, seams=seams, device=self.device)
 
     def errors(self, loss: float, *, seams: bool = True) -> dict[str, Any]:
         """How far loss and gradients lie from the reference's."""
-        parameters = {model.plain_name(n): p for n, p in self.model.named_parameters()}
-        key = (self.mode == "lora", self.weights, self.batch.lengths, seams)
-        if key not in _references:  # the weights are the same for every setting
-            rows = data.sequences(self.batch.lengths)
-            _references[key] = reference.losses_and_gradients(parameters, rows, model.TINY, seams=seams)
-        expected_loss, expected = _references[key]
-        return reference.distances(parameters, loss, expected_loss, expected)
+        return reference.distances(self.trained(), loss, *self.expected(seams=seams))
+
+
+def recipe_of(precision: Precision) -> steps.Recipe:
+    """How the trainings of a precision take their steps, for the reference."""
+    if precision.optimizer == "sgd":
+        return steps.Recipe(lambda _name: steps.Group(SGD_RATE), optimizer="sgd")
+    schedules = {
+        "constant": lambda _step: 1.0,
+        "linear": steps.linear_schedule(WARM_UP, STEPS + 1),
+        "cosine": steps.cosine_schedule(WARM_UP, STEPS + 1),
+    }
+    return steps.Recipe(steps.decay_all_but(RATE, DECAY), schedules[precision.schedule], precision.clip)
+
+
+def _optimizer(trained: dict[str, torch.nn.Parameter], precision: Precision) -> torch.optim.Optimizer:
+    """torch's own, with a group for what weight decay leaves alone, as trainers make it."""
+    if precision.optimizer == "sgd":
+        return torch.optim.SGD(trained.values(), lr=SGD_RATE)
+    plain = [parameter for name, parameter in trained.items() if steps.is_bias_or_norm(name)]
+    decayed = [parameter for name, parameter in trained.items() if not steps.is_bias_or_norm(name)]
+    groups = [{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=RATE)
 
 
 def _with_mode(built: Any, mode: str) -> Any:

@@ -1,0 +1,232 @@
+"""Measure how near right gradients of the smoke suite's model are to the reference's, and how far faulty ones.
+
+    PYTHONPATH=smoke_tests python3 packages/knowngood/benchmarks/gradient_bounds.py OUT [--seconds 280] [--runs 200]
+    PYTHONPATH=smoke_tests python3 packages/knowngood/benchmarks/gradient_bounds.py --summary OUT...
+
+It needs torch and transformers, and runs on a GPU if torch sees one. OUT gets one JSON line for each training, as soon
+as it has ended: the setting, dtype, layout and seed (of weights and rows), the fault in it or none, and for each step
+and kind of weight the worst signed share and the worst size of an error (``smoke_tests/gradient_shares.py``). Of every
+seed one step is taken, of some all of them. A run goes on where OUT ends, and ends by itself after ``--seconds``.
+A setting that is not there or refuses says so in a line. ``--summary`` prints the largest of each, and where each fault
+lies in multiples of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SETTINGS = ("sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "sdpa-math", "fa2", "fa4", "flex", "eager", "sdpa")
+LAYOUTS = ("dense", "packed")
+DTYPES = ("bf16", "fp16", "bf16-pure", "fp16-pure", "fp32")
+LONG = 10  # seeds of which all steps are taken
+FAULTY = 4  # seeds of which each sharp fault is tried; of the others one is enough
+SHARP = (
+    *("scale-3-percent", "query-gradient-5-percent", "value-gradient-5-percent", "value-fp8", "softcap-30"),
+    "noise-2-percent",
+)
+
+
+def main() -> None:
+    """Measure, or sum up what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="+", type=Path, metavar="OUT")
+    parser.add_argument("--seconds", type=float, default=280.0, help="begin no training after this time")
+    parser.add_argument("--runs", type=int, default=200, help="seeds for each setting, dtype and layout")
+    parser.add_argument("--setting", action="append", choices=SETTINGS, help="one setting; may be repeated")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="one dtype; may be repeated")
+    parser.add_argument("--summary", action="store_true", help="print the largest of what the files hold")
+    options = parser.parse_args()
+    if options.summary:
+        summarize([json.loads(line) for path in options.file for line in path.read_text().splitlines()])
+    else:
+        Measurement(options.file[0], options.seconds).run(
+            options.dtype or DTYPES, options.setting or SETTINGS, options.runs
+        )
+
+
+class Measurement:
+    """A file that grows line by line, and the time until which it may."""
+
+    def __init__(self, file: Path, seconds: float) -> None:
+        self.file, self.end = file, time.monotonic() + seconds
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        self.done = {_key(line) for line in lines if "setting" in line}
+        self.refused = {(line["setting"], line["dtype"], line["layout"]) for line in lines if "refused" in line}
+        self.models: dict[tuple[str, str], Any] = {}
+        if not lines:
+            self.write(_environment())
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append a line."""
+        with self.file.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def run(self, dtypes: tuple[str, ...], settings: tuple[str, ...], runs: int) -> None:
+        """Train with each seed under every setting, dtype by dtype, until the time is over."""
+        for dtype in dtypes:
+            self.models.clear()
+            for seed in range(runs):
+                for line in _trainings(seed, dtype, settings):
+                    if time.monotonic() > self.end:
+                        print(f"the time is over at seed {seed} of {dtype}; the same command goes on", flush=True)
+                        return
+                    if _key(line) not in self.done and _place(line) not in self.refused:
+                        self.measure(line)
+                if seed % 20 == 0:
+                    print(f"{dtype}: seed {seed}, {self.end - time.monotonic():.0f} s left", flush=True)
+
+    def measure(self, line: dict[str, Any]) -> None:
+        """One training; a setting that cannot train in this dtype and layout is not asked again."""
+        started = time.monotonic()
+        try:
+            steps = self.train(line)
+        except Exception as error:  # noqa: BLE001 - whatever a library says to what it does not take
+            said = {"refused": f"{type(error).__name__}: {str(error)[:300]}"}
+            if "CUDA error" in str(error):
+                raise  # the process is lost, and the same command goes on
+            if line["fault"] is None:
+                self.refused.add(_place(line))
+                print({**line, **said}, flush=True)
+        else:
+            said = {"steps": steps}
+        self.write({**line, **said, "seconds": round(time.monotonic() - started, 3)})
+
+    def train(self, line: dict[str, Any]) -> list[dict[str, Any]]:
+        """Take the steps of a training; of each, how far its loss and its gradients are off, by kind of weight."""
+        import torch
+        from smoke_tests import library_faults, reference, training
+        from smoke_tests.precision import PRECISIONS
+        from smoke_tests.settings import SETTINGS as KNOWN
+
+        setting, precision, device = KNOWN[line["setting"]], PRECISIONS[line["dtype"]], training.device_here()
+        faults = {fault.name: fault for fault in library_faults.ATTENTION}
+        found = []
+        with training.backend(setting), contextlib.ExitStack() as stack:
+            key = (line["setting"], line["dtype"])
+            if key not in self.models:
+                self.models[key] = training.Trainee(setting, precision, line["layout"], "full", device)
+            trainee = self.models[key]
+            weights = _weights_of(line["seed"], trainee.weights, device)
+            with torch.no_grad():
+                for name, parameter in trainee.model.named_parameters():
+                    parameter.copy_(weights[name])
+            trainee.restart(line["layout"], line["seed"])
+            if line["fault"] is not None:
+                stack.enter_context(library_faults.put(faults[line["fault"]]))
+            for number in range(training.STEPS + 1 if line["long"] else 1):
+                if number:
+                    trainee.step()
+                loss = trainee.forward_backward()
+                if precision.scaled and not all(bool(p.grad.isfinite().all()) for p in trainee.trained().values()):
+                    found.append({"skipped": True})
+                    continue
+                expected = trainee.expected() if number else _expected(line["seed"], trainee, line["layout"] == "dense")
+                errors = reference.distances(trainee.trained(), loss, *expected)
+                kinds = {kind: [own["share"], own["size"]] for kind, own in errors["shares"].items()}
+                found.append({"loss": errors["loss"], "kinds": kinds})
+        return found
+
+
+_WEIGHTS: dict[Any, Any] = {}
+_EXPECTED: dict[Any, Any] = {}
+
+
+def _weights_of(seed: int, dtype: Any, device: Any) -> dict[str, Any]:
+    """The weights of a seed on the device; the same for every setting."""
+    from smoke_tests import model
+    from smoke_tests.settings import SETTINGS as KNOWN
+
+    if (seed, dtype) not in _WEIGHTS:
+        _WEIGHTS.pop(next(iter(_WEIGHTS), None), None)
+        built = model.build(KNOWN["eager"], model.TINY, dtype, device)
+        model.fill(built, seed)
+        _WEIGHTS[seed, dtype] = {name: parameter.detach() for name, parameter in built.named_parameters()}
+    return _WEIGHTS[seed, dtype]
+
+
+def _expected(seed: int, trainee: Any, dense: bool) -> Any:  # noqa: FBT001
+    """The reference of a first step; the same for every setting."""
+    key = (seed, trainee.weights, dense)
+    if key not in _EXPECTED:
+        for old in [old for old in _EXPECTED if old[:2] != key[:2]]:
+            del _EXPECTED[old]
+        _EXPECTED[key] = trainee.expected()
+    return _EXPECTED[key]
+
+
+def _trainings(seed: int, dtype: str, settings: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """What is to be measured with a seed: right trainings first, then those with a fault."""
+    from smoke_tests import library_faults
+
+    for setting in settings:
+        for layout in LAYOUTS:
+            line = {"setting": setting, "dtype": dtype, "layout": layout, "seed": seed, "fault": None}
+            yield {**line, "long": seed < LONG}
+            for fault in library_faults.ATTENTION:
+                if seed < (FAULTY if fault.name in SHARP else 1) and layout in fault.layouts:
+                    yield {**line, "fault": fault.name, "long": fault.name.startswith("late-")}
+
+
+def _key(line: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(line[name] for name in ("setting", "dtype", "layout", "seed", "fault"))
+
+
+def _place(line: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(line[name] for name in ("setting", "dtype", "layout"))
+
+
+def _environment() -> dict[str, Any]:
+    import platform
+
+    import torch
+    import transformers
+
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"environment": {"gpu": gpu, "python": platform.python_version(), **versions}}
+
+
+def summarize(lines: list[dict[str, Any]]) -> None:
+    """Print, by dtype and kind of weight, the largest of right trainings, and how far each fault is above it."""
+    measured = [line for line in lines if "steps" in line]
+    largest: dict[tuple[str, int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    losses: dict[tuple[str, int], float] = defaultdict(float)
+    counts: dict[tuple[str, str, str], int] = defaultdict(int)
+    for line in measured:
+        if line["fault"] is None:
+            counts[_place(line)] += 1
+            for number, step in enumerate(line["steps"]):
+                later = min(number, 1)
+                losses[line["dtype"], later] = max(losses[line["dtype"], later], step.get("loss", 0.0))
+                for kind, pair in step.get("kinds", {}).items():
+                    own = largest[line["dtype"], later, kind]
+                    own[:] = [max(own[0], abs(pair[0])), max(own[1], pair[1])]
+    print("right trainings:", json.dumps({"/".join(place): count for place, count in sorted(counts.items())}))
+    for (dtype, later), loss in sorted(losses.items()):
+        print(f"{dtype} {'later steps' if later else 'first step'}: loss {loss:.1e}")
+    for (dtype, later, kind), (share, size) in sorted(largest.items()):
+        print(f"{dtype} {'later steps' if later else 'first step'} {kind}: share {share:.1e}, size {size:.1e}")
+    for line in measured:
+        if line["fault"] is not None:
+            step = line["steps"][-1]
+            later = min(len(line["steps"]) - 1, 1)
+            over = {
+                kind: max(abs(part) / most for part, most in zip(pair, largest[line["dtype"], later, kind]) if most)
+                for kind, pair in step.get("kinds", {}).items()
+            }
+            most = max(over, key=lambda kind: over[kind], default="")
+            where = "/".join((*_place(line), str(line["seed"])))
+            print(f"{line['fault']} {where}: {over.get(most, 0.0):.1f} times the largest ({most})")
+
+
+if __name__ == "__main__":
+    main()
