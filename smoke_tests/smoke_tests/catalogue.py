@@ -9,6 +9,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smoke_tests.library_faults import OPTIMIZER
 from smoke_tests.precision import PRECISIONS
 from smoke_tests.settings import FLASH, SETTINGS
 
@@ -83,13 +84,17 @@ def mutants() -> Iterator[Check]:
     """Faults that the comparison with the reference must notice, under the settings without a compile of minutes."""
     layouts = {"padding-ignored": "left-padded", "seams-ignored": "packed"}
     masked = ("causality-off-by-one",)  # needs a mask of our own, which flash-attn does not take
-    names = ("scale-dropped", "scale-bent", "heads-swapped", "groups-tiled", "causality-dropped", *masked, *layouts)
+    sharp = ("scale-3-percent", "query-gradient-5-percent", "value-gradient-5-percent", "value-fp8", "noise-2-percent")
+    names = ("scale-dropped", *sharp, "heads-swapped", "groups-tiled", "causality-dropped", *masked, *layouts)
     for setting, dtype in (("eager", "fp32"), ("eager", "bf16"), ("sdpa", "bf16"), ("fa2", "bf16"), ("fa4", "bf16")):
         for name in names:
             if name not in masked or setting not in FLASH:
                 layout = layouts.get(name, "dense")
                 quick = setting == "eager" and dtype == "bf16"
                 yield Check("mutant", setting, dtype, layout, detail=name, quick=quick)
+    for fault in OPTIMIZER:
+        for dtype in fault.dtypes:
+            yield Check("mutant", "sdpa", dtype, "dense", detail=fault.name)
 
 
 def toolchain() -> Iterator[Check]:

@@ -126,7 +126,7 @@ def _folder(package: str) -> Path:
 
 
 def attention(report: dict[str, Any]) -> None:
-    """The tiny Qwen2 with DotProductAttention for its attention: kernels, first step, training."""
+    """The tiny Qwen2 with DotProductAttention for its attention: kernels, and every step of a training."""
     from smoke_tests import profiling, training
     from smoke_tests.precision import PRECISIONS
     from smoke_tests.settings import Setting, kernel_fault
@@ -147,9 +147,8 @@ def attention(report: dict[str, Any]) -> None:
     if fault := kernel_fault(setting, names, on_gpu=True):
         raise Failed(f"kernel-swapped: {fault}")
     report["errors"] = trainee.errors(first)
-    if not training.within(precision, report["errors"]):
-        raise Failed(f"the first step is not the reference's; {report['errors']}")
-    report["losses"] = [first, *trainee.remaining_steps(5)]
+    training.demand_right(trainee, first, report["errors"])
+    training.follow(trainee, first, report)
     training.demand_learning(report["losses"])
 
 

@@ -9,6 +9,7 @@ bias) has few elements to average over.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +28,80 @@ KINDS = (
     ("mlp", r"\bmlp\."),
     ("embedding", r"embed_tokens|lm_head"),
 )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The largest signed share and size of an error that gradients of a kind may have, at first and at later steps."""
+
+    share: float
+    size: float
+    later_share: float
+    later_size: float
+
+
+BOUNDS = {
+    "fp32": {
+        "query": Bound(4.9e-7, 1.1e-5, 7.0e-7, 1.8e-5),
+        "key": Bound(4.9e-7, 1.0e-5, 1.5e-6, 1.9e-5),
+        "value": Bound(2.4e-7, 8.3e-6, 3.7e-7, 1.1e-5),
+        "output": Bound(2.9e-7, 8.1e-6, 3.5e-7, 9.4e-6),
+        "mlp": Bound(3.2e-7, 7.7e-6, 3.2e-7, 9.5e-6),
+        "embedding": Bound(2.3e-7, 8.0e-6, 5.7e-7, 1.3e-5),
+        "norm": Bound(1.7e-6, 1.1e-5, 1.7e-6, 1.7e-5),
+        "bias": Bound(1.8e-6, 1.1e-5, 4.0e-6, 2.2e-5),
+        "key bias": Bound(2.5e-6, 1.1e-5, 4.6e-6, 1.8e-5),
+        "lora": Bound(2.5e-6, 1.1e-5, 4.6e-6, 2.2e-5),
+    },
+    "bf16": {
+        "query": Bound(2.5e-3, 5.1e-2, 3.5e-3, 9.0e-2),
+        "key": Bound(2.5e-3, 5.0e-2, 7.5e-3, 9.4e-2),
+        "value": Bound(1.2e-3, 4.2e-2, 1.9e-3, 5.2e-2),
+        "output": Bound(1.5e-3, 4.1e-2, 1.8e-3, 4.7e-2),
+        "mlp": Bound(1.6e-3, 3.9e-2, 1.6e-3, 4.8e-2),
+        "embedding": Bound(1.2e-3, 4.0e-2, 2.9e-3, 6.3e-2),
+        "norm": Bound(8.4e-3, 5.1e-2, 8.4e-3, 8.2e-2),
+        "bias": Bound(8.7e-3, 5.2e-2, 2.0e-2, 1.1e-1),
+        "key bias": Bound(1.3e-2, 5.5e-2, 2.3e-2, 8.9e-2),
+        "lora": Bound(1.3e-2, 5.5e-2, 2.3e-2, 1.1e-1),
+    },
+    "fp16": {
+        "query": Bound(3.1e-4, 6.4e-3, 4.4e-4, 1.2e-2),
+        "key": Bound(3.1e-4, 6.3e-3, 9.4e-4, 1.2e-2),
+        "value": Bound(1.5e-4, 5.2e-3, 2.4e-4, 6.4e-3),
+        "output": Bound(1.8e-4, 5.1e-3, 2.2e-4, 5.9e-3),
+        "mlp": Bound(2.0e-4, 4.8e-3, 2.0e-4, 5.9e-3),
+        "embedding": Bound(1.4e-4, 5.0e-3, 3.6e-4, 7.9e-3),
+        "norm": Bound(1.1e-3, 6.4e-3, 1.1e-3, 1.1e-2),
+        "bias": Bound(1.1e-3, 6.5e-3, 2.5e-3, 1.4e-2),
+        "key bias": Bound(1.6e-3, 6.9e-3, 2.9e-3, 1.2e-2),
+        "lora": Bound(1.6e-3, 6.9e-3, 2.9e-3, 1.4e-2),
+    },
+    "bf16-pure": {
+        "query": Bound(3.7e-3, 7.6e-2, 5.3e-3, 1.4e-1),
+        "key": Bound(3.7e-3, 7.5e-2, 1.2e-2, 1.5e-1),
+        "value": Bound(1.8e-3, 6.3e-2, 2.8e-3, 7.7e-2),
+        "output": Bound(2.2e-3, 6.1e-2, 2.6e-3, 7.1e-2),
+        "mlp": Bound(2.4e-3, 5.8e-2, 2.4e-3, 7.1e-2),
+        "embedding": Bound(1.7e-3, 6.0e-2, 4.3e-3, 9.4e-2),
+        "norm": Bound(1.3e-2, 7.7e-2, 1.3e-2, 1.3e-1),
+        "bias": Bound(1.3e-2, 7.8e-2, 3.0e-2, 1.6e-1),
+        "key bias": Bound(1.9e-2, 8.2e-2, 3.5e-2, 1.4e-1),
+        "lora": Bound(1.9e-2, 8.2e-2, 3.5e-2, 1.6e-1),
+    },
+    "fp16-pure": {
+        "query": Bound(7.4e-4, 1.6e-2, 1.1e-3, 2.7e-2),
+        "key": Bound(7.3e-4, 1.5e-2, 2.3e-3, 2.9e-2),
+        "value": Bound(3.6e-4, 1.3e-2, 5.6e-4, 1.6e-2),
+        "output": Bound(4.3e-4, 1.3e-2, 5.2e-4, 1.5e-2),
+        "mlp": Bound(4.8e-4, 1.2e-2, 4.8e-4, 1.5e-2),
+        "embedding": Bound(3.4e-4, 1.2e-2, 8.5e-4, 1.9e-2),
+        "norm": Bound(2.6e-3, 1.6e-2, 2.6e-3, 2.5e-2),
+        "bias": Bound(2.6e-3, 1.6e-2, 5.9e-3, 3.2e-2),
+        "key bias": Bound(3.7e-3, 1.7e-2, 6.9e-3, 2.7e-2),
+        "lora": Bound(3.7e-3, 1.7e-2, 6.9e-3, 3.2e-2),
+    },
+}
 
 
 def kind_of(name: str) -> str:
@@ -64,3 +139,19 @@ def worst_by_kind(found: dict[str, tuple[float, float]]) -> dict[str, dict[str, 
             if magnitude(value) > magnitude(own[part]):
                 own[part], own[f"{part}_of"] = value, name
     return worst
+
+
+def faults_in(worst: dict[str, dict[str, Any]], dtype: str, number: int) -> list[str]:
+    """What is further off than gradients of a dtype are at a step, the kind that is furthest above its bound first."""
+    found = []
+    for kind, own in worst.items():
+        bound = BOUNDS[dtype][kind]
+        share, size = (bound.share, bound.size) if number == 1 else (bound.later_share, bound.later_size)
+        over = max(magnitude(own["share"]) / share, magnitude(own["size"]) / size)
+        if not over <= 1.0:
+            text = (
+                f"{kind} weights are off by {100 * own['share']:+.3g}% along the expected gradient"
+                f" ({100 * share:.2g}% is allowed) and by {own['size']:.1e} in all ({size:.1e})"
+            )
+            found.append((over, text))
+    return [text for _, text in sorted(found, reverse=True)]

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.machinery
-import importlib.util
 import math
-import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
@@ -39,10 +36,7 @@ class LibraryFault:
     reason: str
     """A regular expression over the reason of the check that fails."""
     layouts: tuple[str, ...] = ("dense", "packed")
-
-    def is_own_reason(self, reason: str) -> bool:
-        """Whether a check failed for the reason that this fault is to be noticed for."""
-        return re.search(self.reason, reason) is not None
+    dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "bf16-pure", "fp16-pure")
 
 
 @contextlib.contextmanager
@@ -93,7 +87,6 @@ class _Hook:
 
 # --- attention ----------------------------------------------------------------------------------------------------
 
-GROUP_NAMES = ("query", "key", "value")
 Attention = Callable[..., Any]
 
 
@@ -158,29 +151,29 @@ def scale_gradient(states: Any, factor: float) -> Any:
     return kept
 
 
-def _rounded(place: int, dtype: str) -> Change:
-    """The query, key or value is rounded to another dtype; gradients pass."""
+def _rounded(place: int) -> Change:
+    """The query, key or value is rounded to fp8; gradients pass."""
 
     def change(*states: Any) -> Any:
-        import torch
-
-        low = states[place].detach().to(getattr(torch, dtype)).to(states[place].dtype)
-        moved = states[place] + (low - states[place].detach())
-        return [moved if n == place else s for n, s in enumerate(states)]
+        return [rounded(s, "float8_e4m3fn") if n == place else s for n, s in enumerate(states)]
 
     return _states(change)
 
 
-def _noise(share: float) -> Change:
-    def change(output: Any) -> Any:
-        import torch
+def rounded(states: Any, dtype: str) -> Any:
+    """The states rounded to another dtype of torch's, whose gradient passes."""
+    import torch
 
-        generator = torch.Generator(output.device).manual_seed(output.shape[1])
-        noise = torch.randn(output.shape, generator=generator, device=output.device, dtype=torch.float32)
-        size = output.detach().float().square().mean().sqrt()
-        return output + (share * size * noise).to(output.dtype)
+    return states + (states.detach().to(getattr(torch, dtype)).to(states.dtype) - states.detach())
 
-    return _output(change)
+
+def blurred(states: Any, share: float) -> Any:
+    """The states with noise of a share of their size, the same at every call."""
+    import torch
+
+    generator = torch.Generator(states.device).manual_seed(states.shape[1])
+    noise = torch.randn(states.shape, generator=generator, device=states.device, dtype=torch.float32)
+    return states + (share * states.detach().float().square().mean().sqrt() * noise).to(states.dtype)
 
 
 def _rule(**rule: Any) -> Change:
@@ -287,15 +280,14 @@ def _rotation(offset: int) -> Change:
 
 INTERFACE = ("transformers.modeling_utils", "AttentionInterface.get_interface")
 QWEN2 = "transformers.models.qwen2.modeling_qwen2"
-WRONG = "wrong-(gradient|loss): step 1: "
 
 
 def _at_step(number: int, kinds: str) -> str:
-    """The reason of a wrong gradient of these kinds of weights at a step."""
-    return rf"^wrong-gradient: step {number}: .*\b({kinds})\b"
+    """The reason of a gradient that is wrong at a step, and furthest of one of these kinds of weights."""
+    return rf"wrong-gradient: step {number}: ({kinds}) "
 
 
-SEEN_IN_LOSS = r"^wrong-loss: step 1:|^wrong-gradient: step 1:"
+ANY_KIND = r"^wrong-loss: step 1: .*wrong-gradient: step 1:|^wrong-gradient: step 1:"
 ATTENTION = (
     LibraryFault("scale-3-percent", *INTERFACE, _scale(1.03), _at_step(1, "query|key")),
     LibraryFault("scale-of-72-wide-heads", *INTERFACE, _scale((64 / 72) ** 0.5), _at_step(1, "query|key")),
@@ -303,19 +295,204 @@ ATTENTION = (
     LibraryFault("key-gradient-5-percent", *INTERFACE, _gradient(1, 0.95), _at_step(1, "key")),
     LibraryFault("value-gradient-5-percent", *INTERFACE, _gradient(2, 0.95), _at_step(1, "value")),
     LibraryFault("all-gradients-2-percent", *INTERFACE, _gradient(None, 0.98), _at_step(1, "query|key|value")),
-    LibraryFault("query-fp8", *INTERFACE, _rounded(0, "float8_e4m3fn"), _at_step(1, "query|key")),
-    LibraryFault("key-fp8", *INTERFACE, _rounded(1, "float8_e4m3fn"), _at_step(1, "query|key")),
-    LibraryFault("value-fp8", *INTERFACE, _rounded(2, "float8_e4m3fn"), _at_step(1, "value|output|query|key")),
+    LibraryFault("query-fp8", *INTERFACE, _rounded(0), _at_step(1, "query|key")),
+    LibraryFault("key-fp8", *INTERFACE, _rounded(1), _at_step(1, "query|key")),
+    LibraryFault("value-fp8", *INTERFACE, _rounded(2), _at_step(1, "value|output|query|key")),
     LibraryFault("softcap-30", *INTERFACE, _rule(cap=30.0), _at_step(1, "query|key")),
-    LibraryFault("noise-2-percent", *INTERFACE, _noise(0.02), _at_step(1, "output|value|query|key")),
+    LibraryFault(
+        "noise-2-percent",
+        *INTERFACE,
+        _output(lambda output: blurred(output, 0.02)),
+        _at_step(1, "output|value|query|key"),
+    ),
     LibraryFault("output-1-percent", *INTERFACE, _output(lambda output: output * 1.01), _at_step(1, "output|value")),
-    LibraryFault("window-48", *INTERFACE, _rule(window=48), SEEN_IN_LOSS),
-    LibraryFault("causality-off-by-one", *INTERFACE, _rule(shift=1), SEEN_IN_LOSS),
+    LibraryFault("window-48", *INTERFACE, _rule(window=48), ANY_KIND),
+    LibraryFault("causality-off-by-one", *INTERFACE, _rule(shift=1), ANY_KIND),
     LibraryFault("seams-ignored", *INTERFACE, _rule(seams=False), r"^leaks-across-seams", ("packed",)),
     LibraryFault("group-gradient-lost", *INTERFACE, _rule(alone=True), _at_step(1, "key|value")),
-    LibraryFault("heads-swapped", *INTERFACE, _heads((1, 0, 2, 3), queries=False), SEEN_IN_LOSS),
-    LibraryFault("groups-tiled", *INTERFACE, _heads((0, 2, 1, 3), queries=True), SEEN_IN_LOSS),
-    LibraryFault("keys-one-place-late", QWEN2, "apply_rotary_pos_emb", _rotation(1), SEEN_IN_LOSS),
+    LibraryFault("heads-swapped", *INTERFACE, _heads((1, 0, 2, 3), queries=False), ANY_KIND),
+    LibraryFault("groups-tiled", *INTERFACE, _heads((0, 2, 1, 3), queries=True), ANY_KIND),
+    LibraryFault("keys-one-place-late", QWEN2, "apply_rotary_pos_emb", _rotation(1), ANY_KIND),
     LibraryFault("late-scale-3-percent", *INTERFACE, _late(1, _scale(1.03)), _at_step(2, "query|key")),
     LibraryFault("late-value-gradient-lost", *INTERFACE, _late(1, _gradient(2, 0.0)), _at_step(2, "value")),
+)
+
+# --- optimizers, schedules, clipping, losses ----------------------------------------------------------------------
+
+
+def _in_groups(**changed: Callable[[Any], Any]) -> Change:
+    """AdamW takes its steps with other numbers in its groups than those that it was given."""
+
+    def change(step: Any) -> Any:
+        @functools.wraps(step)
+        def faulty(self: Any, *words: Any, **named: Any) -> Any:
+            before = [dict(group) for group in self.param_groups]
+            for group in self.param_groups:
+                group.update({name: of(group) for name, of in changed.items()})
+            made = step(self, *words, **named)
+            for group, old in zip(self.param_groups, before):
+                group.update({name: old[name] for name in changed})
+            return made
+
+        return faulty
+
+    return change
+
+
+def _moved(share: float, step_of: int = 1) -> Change:
+    """The last parameter of each group moves by a share of its step, from a step on."""
+
+    def change(step: Any) -> Any:
+        calls = []
+
+        @functools.wraps(step)
+        def faulty(self: Any, *words: Any, **named: Any) -> Any:
+            calls.append(1)
+            last = [group["params"][-1] for group in self.param_groups]
+            before = [parameter.detach().clone() for parameter in last]
+            made = step(self, *words, **named)
+            if len(calls) >= step_of:
+                for parameter, old in zip(last, before):
+                    parameter.data.copy_(old + share * (parameter.detach() - old))
+            return made
+
+        return faulty
+
+    return change
+
+
+def _zeroed_from(number: int) -> Change:
+    """AdamW sees no gradient of half of its parameters from a step on."""
+
+    def change(step: Any) -> Any:
+        calls = []
+
+        @functools.wraps(step)
+        def faulty(self: Any, *words: Any, **named: Any) -> Any:
+            calls.append(1)
+            for group in self.param_groups if len(calls) >= number else ():
+                for parameter in group["params"][::2]:
+                    parameter.grad.zero_()
+            return step(self, *words, **named)
+
+        return faulty
+
+    return change
+
+
+def _without_bias_correction(step: Any) -> Any:
+    """Every step is a late one to AdamW, so that it does not correct the bias of its moments."""
+
+    @functools.wraps(step)
+    def faulty(self: Any, *words: Any, **named: Any) -> Any:
+        for state in self.state.values():
+            state["step"] += 10_000
+        made = step(self, *words, **named)
+        for state in self.state.values():
+            state["step"] -= 10_000 if state["step"] > 10_000 else 0
+        return made
+
+    return faulty
+
+
+def _dropping_schedule(step: Any) -> Any:
+    """The schedule drops to a tenth after the second step."""
+
+    @functools.wraps(step)
+    def faulty(self: Any, *words: Any, **named: Any) -> Any:
+        made = step(self, *words, **named)
+        if self.last_epoch >= 2:
+            for group in self.optimizer.param_groups:
+                group["lr"] *= 0.1
+        return made
+
+    return faulty
+
+
+def _standing_schedule(step: Any) -> Any:
+    """The schedule stands still after the second step."""
+    return lambda self, *words, **named: step(self, *words, **named) if self.last_epoch < 1 else None
+
+
+def _late_labels(cross_entropy: Any) -> Any:
+    """The targets are shifted by one from the second loss on."""
+    calls = []
+
+    @functools.wraps(cross_entropy)
+    def faulty(logits: Any, targets: Any, *words: Any, **named: Any) -> Any:
+        if logits.requires_grad and str(logits.dtype) != "torch.float64":  # the reference is no part of the training
+            calls.append(1)
+            targets = targets.roll(1) if len(calls) > 1 else targets
+        return cross_entropy(logits, targets, *words, **named)
+
+    return faulty
+
+
+def _clip_argument(largest: Callable[[float], float]) -> Change:
+    def change(clip: Any) -> Any:
+        return lambda parameters, norm, *words, **named: clip(parameters, largest(norm), *words, **named)
+
+    return change
+
+
+def _never_skips(_: Any) -> Any:
+    """The loss scaler takes a step whose gradients overflowed."""
+    return lambda _scaler, optimizer, *words, **named: optimizer.step(*words, **named)
+
+
+def _wrong_step(numbers: str, part: str) -> str:
+    return rf"^wrong-step: step [{numbers}]: the {part} of "
+
+
+ADAMW_DTYPES = ("fp32", "bf16", "fp16")
+CLIPPED, SCHEDULED, SCALED = ("bf16", "fp16"), ("fp32", "bf16"), ("fp16",)
+FIRST_MOVE = "12"
+"""The first step with a rate: warm-up, where there is some, leaves none to the first."""
+MOMENT, ANY_PART = "(first|second) moment", "(weight|first moment|second moment)"
+
+
+def _adamw(name: str, change: Change, reason: str) -> LibraryFault:
+    return LibraryFault(name, "torch.optim", "AdamW.step", change, reason, dtypes=ADAMW_DTYPES)
+
+
+def _clip(name: str, largest: Callable[[float], float]) -> LibraryFault:
+    change, reason = _clip_argument(largest), _wrong_step("1", MOMENT)
+    return LibraryFault(name, "torch.nn.utils", "clip_grad_norm_", change, reason, dtypes=CLIPPED)
+
+
+def _lambda_lr(name: str, change: Change) -> LibraryFault:
+    reason = _wrong_step("34", "weight")
+    return LibraryFault(name, "torch.optim.lr_scheduler", "LambdaLR.step", change, reason, dtypes=SCHEDULED)
+
+
+OPTIMIZER = (
+    _adamw("rate-doubled", _in_groups(lr=lambda group: 2 * group["lr"]), _wrong_step(FIRST_MOVE, "weight")),
+    _adamw("rate-1-percent-high", _in_groups(lr=lambda group: 1.01 * group["lr"]), _wrong_step(FIRST_MOVE, "weight")),
+    _adamw(
+        "decay-doubled",
+        _in_groups(weight_decay=lambda group: 2 * group["weight_decay"]),
+        _wrong_step(FIRST_MOVE, "weight"),
+    ),
+    _adamw("decay-everywhere", _in_groups(weight_decay=lambda _: 0.1), _wrong_step(FIRST_MOVE, "weight")),
+    _adamw("decay-nowhere", _in_groups(weight_decay=lambda _: 0.0), _wrong_step(FIRST_MOVE, "weight")),
+    _adamw(
+        "second-moment-as-first",
+        _in_groups(betas=lambda group: group["betas"][:1] * 2),
+        _wrong_step("1", "second moment"),
+    ),
+    _adamw(
+        "first-moment-slow", _in_groups(betas=lambda group: (0.95, group["betas"][1])), _wrong_step("1", "first moment")
+    ),
+    _adamw("epsilon-large", _in_groups(eps=lambda _: 1e-6), _wrong_step(FIRST_MOVE, "weight")),
+    _adamw("bias-uncorrected", _without_bias_correction, _wrong_step("2", "weight")),
+    _adamw("last-parameter-moves-a-hundredth", _moved(0.01), _wrong_step(FIRST_MOVE, "weight")),
+    _adamw("gradients-zeroed-late", _zeroed_from(2), _wrong_step("2", ANY_PART)),
+    _clip("clipped-at-double", lambda norm: 2 * norm),
+    _clip("never-clipped", lambda _: 1e9),
+    _lambda_lr("schedule-drops", _dropping_schedule),
+    _lambda_lr("schedule-stands-still", _standing_schedule),
+    LibraryFault("labels-shifted-late", "torch.nn.functional", "cross_entropy", _late_labels, "^wrong-loss: step 2:"),
+    LibraryFault(
+        "overflow-taken", "torch.amp", "GradScaler.step", _never_skips, _wrong_step("3", ANY_PART), dtypes=SCALED
+    ),
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PASS, FAIL, REFUSED, NOT_RUN = "pass", "fail", "refused", "not-run"
 OUTCOMES = (PASS, FAIL, REFUSED, NOT_RUN)
@@ -22,6 +26,20 @@ class Elsewhere(Exception):  # noqa: N818
     def __init__(self, ended: dict[str, Any]) -> None:
         super().__init__(ended["reason"])
         self.ended = ended
+
+
+def demand_noticed(attempt: Callable[[], None], own_reason: str) -> str:
+    """Have a fault on purpose noticed, and for its own reason (a regular expression); returns what was said of it.
+
+    Raises ``Failed`` where it is not noticed, or for another reason, which says nothing of what looks for it.
+    """
+    try:
+        attempt()
+    except Failed as error:
+        if re.search(own_reason, str(error)):
+            return str(error)
+        raise Failed(f"noticed for another reason than its own ({own_reason}): {error}") from error
+    raise Failed("the fault went unnoticed")
 
 
 def unreached(reason: str) -> dict[str, Any]:
