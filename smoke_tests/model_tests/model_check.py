@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from model_tests import attention_formulas as formulas
-from model_tests import explaining, fault_kinds, model_refusals
+from model_tests import explaining, fault_kinds, model_refusals, short_training
 from model_tests.batches import POSITIONED, lengths_of
 from model_tests.element_types import element_type, swapped_types
 from model_tests.limits import LIMITS, OVER_RIGHT
@@ -36,7 +36,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         if check["setting"] == "flex" and device_here().type == "cpu":
             model_refusals.ask_flex(device_here())
         if check["detail"]:
-            fault_kinds.demand_noticed(check, report, judge)
+            fault_kinds.try_fault(check, report, judge)
         else:
             judge(check, report)
 
@@ -68,12 +68,24 @@ def judge(check: dict[str, Any], report: dict[str, Any], fault: Any = None) -> N
     report["paired"] = measure.figures()
     model_faults, attention_faults = _model_faults(check, errors), _attention_faults(check, report["paired"])
     if not model_faults and not attention_faults:
+        if fault is None:
+            _demand_training(check, trial, reference, report)
         return
     broken = explaining.explain_calls(first_calls, owners, trial.text_config)
     if not broken and not attention_faults:
         broken = _explain_beyond_attention(check, trial, reference, errors, seen=bool(first_calls))
     report["explanation"] = broken
     raise Failed("silently-wrong: " + "; ".join([*(broken or attention_faults), *model_faults]))
+
+
+def _demand_training(check: dict[str, Any], trial: Trial, reference: Reference, report: dict[str, Any]) -> None:
+    """Train on, and see that the steps are AdamW's and that the model is right where they lead."""
+    ended = short_training.train_on(trial, check["layout"], subject_of(check), reference, report)
+    if ended is not None:
+        last, loss = ended
+        errors = report["training"]["errors"] = _errors(check, trial, last, loss)
+        if faults := _model_faults(check, errors):
+            raise Failed(f"silently-wrong: after {short_training.STEPS} steps that are right themselves, {faults[0]}")
 
 
 def _demand_kernels(check: dict[str, Any], trial: Trial, reference: Reference) -> None:

@@ -42,10 +42,15 @@ class Reference:
         return bool(self.formulas) and max(self.formulas.values()) <= formulas.AGREES
 
 
-def compute_reference(subject: Subject, layout: str, number: int, weights: torch.dtype) -> Reference:
-    """Run the sequences of a batch through the model in fp64, its weights rounded to ``weights`` first."""
+def compute_reference(
+    subject: Subject, layout: str, number: int, weights: torch.dtype, reached: dict[str, torch.Tensor] | None = None
+) -> Reference:
+    """Run the sequences of a batch through the model in fp64, its weights rounded to ``weights`` first.
+
+    ``reached`` are weights to which it was trained, in place of those that it began with.
+    """
     with FloatsDoubled():
-        model = _double_model(subject, weights)
+        model = _double_model(subject, weights, reached or subject.weights)
         made = Reference(0.0, {}, [])
         pictures = subject.pictures
         rows = sequences_of(layout, number, pictures)
@@ -66,10 +71,10 @@ def compute_reference(subject: Subject, layout: str, number: int, weights: torch
     return made
 
 
-def _double_model(subject: Subject, weights: torch.dtype) -> Any:
+def _double_model(subject: Subject, weights: torch.dtype, values: dict[str, torch.Tensor]) -> Any:
     named = {"experts_implementation": "eager"} if _chooses_experts() else {}
     model = subject.build("eager", torch.float64, torch.device("cpu"), **named)
-    rounded = {name: value.to(weights).double() for name, value in subject.weights.items()}
+    rounded = {name: value.to(weights).double() for name, value in values.items()}
     model.load_state_dict(rounded, strict=False)
     return model.train()
 

@@ -118,7 +118,7 @@ def ignore_seams(trainee: Trainee) -> None:
     }
 
 
-ANY_KIND, QUERY_OR_KEY = r"wrong-gradient: step 1: ", r"wrong-gradient: step 1: (query|key) "
+ANY_KIND, QUERY_OR_KEY = r"wrong-gradient: step 1: ", r"wrong-gradient: step 1: (.*, )?(query|key) weights"
 MUTANTS = {
     "scale-dropped": (drop_scale, ANY_KIND),
     "scale-3-percent": (bend_scale, QUERY_OR_KEY),

@@ -19,9 +19,11 @@ Schedule = Callable[[int], float]
 """The factor of the rate at an optimizer step, of which 0 is the first."""
 
 ROUNDINGS = 128
-"""How many roundings of the dtype an update and a moment may be off for each step. AdamW has about 12. The norm by which
-gradients are clipped is a sum of thousands of numbers in fp32, and moves all of them alike: on a CPU a second moment was
-seen 54 off (docs/decisions/0205)."""
+"""How many roundings of the dtype an update and a moment may be off for each step. AdamW has about 12. The norm by
+which gradients are clipped is a sum of thousands of numbers in fp32, and moves all of them alike: on a CPU a second
+moment was seen 54 off (docs/decisions/0205)."""
+SELDOM = 1 / 4
+"""The part of a last place that weights of half precision may be off, by the root of their mean square, each step."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +177,11 @@ class OptimizerReference:
 
         Every step rounds a weight once, and its update and the moments a few times (``ROUNDINGS``).
         """
-        half = torch.finfo(self.dtype).eps / 2
         found = []
         for name, expected in self.weights.items():
-            rounded = self.count * half * expected.norm().item() + ROUNDINGS * half * self._updates.get(name, 0.0)
             size = self._last.get(name, 0.0)
-            found.append(Distance("weight", name, _error(weights.get(name), expected), rounded, size))
-        half *= ROUNDINGS * max(1, self.count)
+            found.append(Distance("weight", name, _error(weights.get(name), expected), self._allowed(name), size))
+        half = ROUNDINGS * max(1, self.count) * torch.finfo(self.dtype).eps / 2
         for name, expected in self.first.items():
             size = self._sizes[name]
             found.append(Distance("first moment", name, _error(first.get(name), expected), half * size, size))
@@ -189,6 +189,17 @@ class OptimizerReference:
             size = expected.norm().item()
             found.append(Distance("second moment", name, _error(second.get(name), expected), half * size, size))
         return found
+
+    def _allowed(self, name: str) -> float:
+        """How far rounding may move a weight in the steps so far.
+
+        One of half precision is rounded like the reference's, so that they differ by a last place now and then, where a
+        number lies so near to the middle of two that the rounding of fp32 decides.
+        """
+        half, weight = torch.finfo(self.dtype).eps / 2, self.weights[name]
+        if self.dtype is torch.float32:
+            return self.count * half * weight.norm().item() + ROUNDINGS * half * self._updates.get(name, 0.0)
+        return half * (self.count * SELDOM * weight.norm().item() + 8 * weight.abs().max().item())
 
 
 def _error(found: torch.Tensor | None, expected: torch.Tensor) -> float:

@@ -7,8 +7,8 @@ It needs torch and transformers, and runs on a GPU if torch sees one. OUT gets o
 as it has ended: the setting, dtype, layout and seed (of weights and rows), the fault in it or none, and for each step
 and kind of weight the worst signed share and the worst size of an error (``smoke_tests/gradient_shares.py``). Of every
 seed one step is taken, of some all of them. A run goes on where OUT ends, and ends by itself after ``--seconds``.
-A setting that is not there or refuses says so in a line. ``--summary`` prints the largest of each, and where each fault
-lies in multiples of that.
+A setting that is not there or refuses says so in a line. ``--summary`` prints the largest of each, and what the suite's
+bounds say of every training: false alarms, and faults that are noticed, and for their own reason.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -89,7 +90,7 @@ class Measurement:
         started = time.monotonic()
         try:
             steps = self.train(line)
-        except Exception as error:  # noqa: BLE001 - whatever a library says to what it does not take
+        except Exception as error:
             said = {"refused": f"{type(error).__name__}: {str(error)[:300]}"}
             if "CUDA error" in str(error):
                 raise  # the process is lost, and the same command goes on
@@ -103,6 +104,7 @@ class Measurement:
     def train(self, line: dict[str, Any]) -> list[dict[str, Any]]:
         """Take the steps of a training; of each, how far its loss and its gradients are off, by kind of weight."""
         import torch
+
         from smoke_tests import library_faults, reference, training
         from smoke_tests.precision import PRECISIONS
         from smoke_tests.settings import SETTINGS as KNOWN
@@ -153,7 +155,7 @@ def _weights_of(seed: int, dtype: Any, device: Any) -> dict[str, Any]:
     return _WEIGHTS[seed, dtype]
 
 
-def _expected(seed: int, trainee: Any, dense: bool) -> Any:  # noqa: FBT001
+def _expected(seed: int, trainee: Any, dense: bool) -> Any:
     """The reference of a first step; the same for every setting."""
     key = (seed, trainee.weights, dense)
     if key not in _EXPECTED:
@@ -172,7 +174,7 @@ def _trainings(seed: int, dtype: str, settings: tuple[str, ...]) -> Iterator[dic
             line = {"setting": setting, "dtype": dtype, "layout": layout, "seed": seed, "fault": None}
             yield {**line, "long": seed < LONG}
             for fault in library_faults.ATTENTION:
-                if seed < (FAULTY if fault.name in SHARP else 1) and layout in fault.layouts:
+                if seed < (FAULTY if fault.name in SHARP else 1):
                     yield {**line, "fault": fault.name, "long": fault.name.startswith("late-")}
 
 
@@ -196,36 +198,47 @@ def _environment() -> dict[str, Any]:
 
 
 def summarize(lines: list[dict[str, Any]]) -> None:
-    """Print, by dtype and kind of weight, the largest of right trainings, and how far each fault is above it."""
-    measured = [line for line in lines if "steps" in line]
-    largest: dict[tuple[str, int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    losses: dict[tuple[str, int], float] = defaultdict(float)
-    counts: dict[tuple[str, str, str], int] = defaultdict(int)
-    for line in measured:
-        if line["fault"] is None:
-            counts[_place(line)] += 1
-            for number, step in enumerate(line["steps"]):
-                later = min(number, 1)
-                losses[line["dtype"], later] = max(losses[line["dtype"], later], step.get("loss", 0.0))
-                for kind, pair in step.get("kinds", {}).items():
-                    own = largest[line["dtype"], later, kind]
+    """Print the largest of right trainings by dtype and kind of weight, false alarms, and which faults are noticed."""
+    from smoke_tests import library_faults
+
+    own_reasons = {fault.name: fault.reason for fault in library_faults.ATTENTION}
+    largest: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    tried: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for line in (line for line in lines if "steps" in line):
+        reason = next(filter(None, (_fault(line, number) for number in range(1, len(line["steps"]) + 1))), "")
+        where, fault = (line["dtype"], line["setting"], line["layout"]), line["fault"]
+        if fault is None:
+            for number, step in enumerate(line["steps"], 1):
+                when = "later" if number > 1 else "first"
+                for kind, pair in {**step.get("kinds", {}), "loss": [0.0, step.get("loss", 0.0)]}.items():
+                    own = largest[line["dtype"], when, kind]
                     own[:] = [max(own[0], abs(pair[0])), max(own[1], pair[1])]
-    print("right trainings:", json.dumps({"/".join(place): count for place, count in sorted(counts.items())}))
-    for (dtype, later), loss in sorted(losses.items()):
-        print(f"{dtype} {'later steps' if later else 'first step'}: loss {loss:.1e}")
-    for (dtype, later, kind), (share, size) in sorted(largest.items()):
-        print(f"{dtype} {'later steps' if later else 'first step'} {kind}: share {share:.1e}, size {size:.1e}")
-    for line in measured:
-        if line["fault"] is not None:
-            step = line["steps"][-1]
-            later = min(len(line["steps"]) - 1, 1)
-            over = {
-                kind: max(abs(part) / most for part, most in zip(pair, largest[line["dtype"], later, kind]) if most)
-                for kind, pair in step.get("kinds", {}).items()
-            }
-            most = max(over, key=lambda kind: over[kind], default="")
-            where = "/".join((*_place(line), str(line["seed"])))
-            print(f"{line['fault']} {where}: {over.get(most, 0.0):.1f} times the largest ({most})")
+            _count(tried["right", *where], bool(reason), reason=reason, where=line)
+        elif fault in own_reasons:
+            for row in ((fault, line["dtype"], "", ""), ("faults", *where)):
+                _count(tried[row], bool(reason), own=bool(re.search(own_reasons[fault], reason)))
+    for (dtype, when, kind), (share, size) in sorted(largest.items()):
+        print(f"largest {dtype} {when} {kind}: share {share:.1e}, size {size:.1e}")
+    for row, (count, noticed, own) in sorted(tried.items()):
+        print(f"{' '.join(filter(None, row))}: {count} tried, {noticed} noticed, {own} for their own reason")
+
+
+def _fault(line: dict[str, Any], number: int) -> str:
+    """What the suite would say of a step of this training, by its bounds of today."""
+    from smoke_tests import training
+    from smoke_tests.precision import PRECISIONS
+
+    step = line["steps"][number - 1]
+    if "kinds" not in step:
+        return ""
+    shares = {kind: {"share": share, "size": size} for kind, (share, size) in step["kinds"].items()}
+    return training.wrong(PRECISIONS[line["dtype"]], {"loss": step["loss"], "shares": shares}, number)
+
+
+def _count(row: list[int], noticed: bool, *, own: bool = False, reason: str = "", where: Any = None) -> None:
+    row[:] = [row[0] + 1, row[1] + noticed, row[2] + own]
+    if reason:
+        print("false alarm:", {name: where[name] for name in ("setting", "dtype", "layout", "seed")}, reason[:200])
 
 
 if __name__ == "__main__":

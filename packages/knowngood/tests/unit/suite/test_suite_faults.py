@@ -11,7 +11,7 @@ import pytest
 from smoke_tests import library_faults
 from smoke_tests.outcomes import Failed, demand_noticed
 
-FAULT = library_faults.LibraryFault("tripled", "victim", "Optimizer.step", lambda step: lambda self: 3 * step(self), "x")
+FAULT = library_faults.LibraryFault("tripled", "victim", "Optimizer.step", lambda step: lambda it: 3 * step(it), "x")
 
 
 @pytest.fixture
