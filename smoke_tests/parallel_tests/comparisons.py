@@ -16,7 +16,7 @@ from parallel_tests.expected import Expected, distances
 from parallel_tests.joining import furthest
 from parallel_tests.shared_folder import shared_folder
 from parallel_tests.trainee import RATE
-from smoke_tests import profiling
+from smoke_tests import profiling, training
 from smoke_tests.optimizer_reference import Distance, Group, OptimizerReference, Recipe
 from smoke_tests.outcomes import Failed
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from smoke_tests.precision import Precision
 
 STEPS = 3
-LATER = 4.0
-"""How much further than the first one later losses may be off, as parts of the first: weights that have learned give
-larger logits, whose rounding counts more (docs/decisions/0206). Gradients need no more."""
 SAME = 1e-6  # how far a loss after loading may be from the loss without
 STALE, GOOD = "stale", "good"
 """Subfolders of a checkpoint that is damaged on purpose: one a step older, and the one that is loaded."""
@@ -67,7 +64,6 @@ def compare_steps(  # noqa: PLR0913
         gradients = trainee.gradients()
         losses.append(loss)
         errors.append(distances(gradients, loss, *expected.loss_and_gradients(weights, rows)))
-        errors[-1]["loss"] *= errors[-1]["reference_loss"] / errors[0]["reference_loss"]  # as a part of the first one
         trainee.step()
         weights = trainee.whole_weights()
         optimizer.step(gradients)
@@ -93,13 +89,8 @@ def worst_update(optimizer: OptimizerReference, weights: dict[str, torch.Tensor]
 def judge_steps(precision: Precision, errors: list[dict[str, Any]], updates: list[Distance]) -> None:
     """Raise ``Failed`` unless every step's loss, gradients and weights are within the bounds of their precision."""
     for number, (error, update) in enumerate(zip(errors, updates), 1):
-        allowed = precision.loss if number == 1 else LATER * precision.loss
-        if not (error["loss"] <= allowed and error["gradient"] <= precision.gradient):
-            raise Failed(
-                f"{'first' if number == 1 else 'later'}-step-off: the loss of step {number} is off by"
-                f" {error['loss']:.1e} ({allowed:.0e} is allowed), the gradient of {error['gradient_of']} by"
-                f" {error['gradient']:.1e} ({precision.gradient:.0e})"
-            )
+        if fault := training.wrong(precision, error, number):
+            raise Failed(f"{'first' if number == 1 else 'later'}-step-off: {fault}")
         if not update.over <= 1.0:
             raise Failed(
                 f"update-off: after step {number} {update.name} is off by {update.error:.1e} ({update.allowed:.0e} is"

@@ -42,6 +42,11 @@ class Expected:
 def distances(
     gradients: dict[str, torch.Tensor], loss: float, expected_loss: float, expected: reference.Weights
 ) -> dict[str, Any]:
-    """How far a loss and whole gradients lie from the expected ones; the gradients of the worst parameters by name."""
+    """How far a loss and whole gradients lie from the expected ones; the gradients of the worst parameters by name.
+
+    It says nothing by the kind of weight, whose bounds are measured for one process.
+    """
     held = {name: SimpleNamespace(grad=gradients.get(name)) for name in expected}
-    return reference.distances(held, loss, expected_loss, expected)
+    found = reference.distances(held, loss, expected_loss, expected)
+    del found["shares"]
+    return found

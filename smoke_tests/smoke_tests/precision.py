@@ -40,7 +40,7 @@ PRECISIONS = {
     for precision in (
         Precision("fp32", "float32", None, loss=1e-6, gradient=2e-5, later_loss=2e-6),
         Precision(
-            "bf16", "float32", "bfloat16", loss=6e-4, gradient=8e-2, later_loss=1e-3, clip=1.0, schedule="linear"
+            "bf16", "float32", "bfloat16", loss=6e-4, gradient=8e-2, later_loss=2e-3, clip=1.0, schedule="linear"
         ),
         Precision(
             "fp16",

@@ -66,6 +66,8 @@ def _config(check: dict[str, Any], folder: Path, family: str) -> dict[str, Any]:
     }
     four_bits = {"quant_method": "bnb", "quant_bits": 4, "bnb_4bit_compute_dtype": "bfloat16"}
     return {
+        "weight_decay": 0.0,  # its own default is 0.1, where transformers has none
+        "adam_beta2": 0.999,  # its own default is 0.95
         **hugging_face.options(check, folder),
         "fp16": False,
         "add_version": False,

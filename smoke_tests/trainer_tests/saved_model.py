@@ -173,7 +173,9 @@ def _demand_generated(final: Path, loaded: tuple[str, Any], expected: Weights, *
     The logits by which each token is chosen are the reference's too: a model that has learned its rows goes on with
     the same tokens when its cache loses one.
     """
-    tokenizer = transformers.AutoTokenizer.from_pretrained(final, padding_side="left")
+    with_base = (final / "adapter_config.json").is_file() and not (final / "tokenizer_config.json").is_file()
+    place = final.with_name("model") if with_base else final  # ms-swift leaves an adapter's tokenizer to its base
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place, padding_side="left")
     prompts = [tiny.split_rows()[number][0] for number in PROMPTS]
     given = tokenizer(prompts, return_tensors="pt", padding=True).to(training.device_here())
     begun = {name: given[name] for name in ("input_ids", "attention_mask")}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from smoke_tests.trainers import demands
 
+from smoke_tests import training
 from smoke_tests.optimizer_reference import OptimizerReference
 from smoke_tests.outcomes import Failed
 from smoke_tests.precision import PRECISIONS
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from smoke_tests.trainers.step_record import StepRecord, TrainingRecord, Weights
 
     from smoke_tests.optimizer_reference import Recipe
-
-LATER = 4.0
-"""How much further than the first one later losses may be off, as parts of the first: weights that have learned give
-larger logits, whose rounding counts more (docs/decisions/0206). Gradients need no more."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,10 @@ def demand_steps(check: demands.Check, record: TrainingRecord, report: dict[str,
         if before is not None:
             _demand_untouched(before.after, step.weights, step.number, trained)
             errors = demands.step_errors(
-                step, trained, lambda names, step=step: asked.reference(step, names), least=least
+                check, step, lambda names, step=step: asked.reference(step, names), least=least
             )
-            _demand_bounds(check, step.number, errors)
+            if fault := training.wrong(PRECISIONS[check["dtype"]], errors, step.number + 1):
+                raise Failed(f"later-step-off: {fault}")
             figures["later_loss"] = max(figures["later_loss"], errors["loss"])
             figures["later_gradient"] = max(figures["later_gradient"], errors["gradient"])
         if record.has_moments:
@@ -75,17 +73,6 @@ def _demand_untouched(before: Weights, now: Weights, number: int, trained: set[s
         raise Failed(
             f"weights-moved: {changed[0]} is not at step {number + 1} what step {number} had left"
             f" ({len(changed)} such weights)"
-        )
-
-
-def _demand_bounds(check: demands.Check, number: int, errors: dict[str, Any]) -> None:
-    precision = PRECISIONS[check["dtype"]]
-    loss = LATER * precision.loss
-    if not (errors["loss"] <= loss and errors["gradient"] <= precision.gradient):
-        raise Failed(
-            f"later-step-off: the loss of step {number + 1} is off by {errors['loss']:.1e} of the first one"
-            f" ({loss:.0e} is allowed), the gradient of {errors['gradient_of']} by"
-            f" {errors['gradient']:.1e} ({precision.gradient:.0e})"
         )
 
 
