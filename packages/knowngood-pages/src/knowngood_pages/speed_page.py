@@ -110,15 +110,21 @@ def _row(same: Sequence[SpeedPoint], note: str) -> list[str]:
     ]
 
 
+def _label(point: SpeedPoint) -> str:
+    """Return the setting and the words of a point's id, which take less room than its way."""
+    return " ".join([point.setting, *point.words])
+
+
 def _draw_tokens(axes: Axes, points: Sequence[SpeedPoint]) -> tuple[float, float]:
     """Draw a bar for each point of the shape with the most points."""
     shapes = [point.shape for point in points]
     shape = max(dict.fromkeys(shapes), key=shapes.count)
     shown = sorted((point for point in points if point.shape == shape), key=lambda point: point.tokens_a_second)
-    labels = [f"{point.way}, {point.name.split('/')[2]}" for point in shown]
+    labels = [f"{_label(point)}, {point.name.split('/')[2]}" for point in shown]
     bars = axes.barh(labels, [point.tokens_a_second / 1000 for point in shown], color="#4292c6")
     axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
     axes.tick_params(axis="y", labelsize=8)
+    axes.margins(x=0.1)
     axes.set_xlabel(f"{shape}: thousand tokens a second")
     return 9, 1 + 0.28 * len(shown)
 
@@ -133,8 +139,8 @@ def _draw_memory(axes: Axes, points: Sequence[SpeedPoint]) -> tuple[float, float
         ys = [point.values["peak_bytes"] / _GIB for point in same]
         axes.scatter(xs, ys, s=18, label=label)
         for x, y, point in zip(xs, ys, same, strict=True):
-            axes.annotate(point.way, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6, rotation=20)
-    axes.margins(x=0.25, y=0.15)
+            axes.annotate(_label(point), (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6, rotation=35)
+    axes.margins(x=0.2, y=0.2)
     axes.set_xlabel("thousand tokens a second")
     axes.set_ylabel("GiB")
     axes.legend(fontsize=7)

@@ -157,26 +157,28 @@ AnswerAboutCell = Callable[[Cell], CellAnswer]
 
 
 def advise_on_speed(points: Iterable[SpeedPoint], cell: Cell, answer: AnswerAboutCell) -> str:
-    """Return what is fastest in a cell in one line, with the card, shape and length it was seen on.
+    """Return what is fastest in a cell in one line, with the card, shape and length it was seen on; empty if unknown.
 
-    Points count that were measured with the versions of the cell, for any Python. Empty where none was.
+    Points count that were measured with the versions of the cell, for any Python; where there are none, those with its
+    torch on its GPU, and the line names the cell that ran.
     """
     trains = answer(cell).settings
-    counting = []
-    for point in points:
-        measured = parse_cell(point.run.cell)
-        has_versions = replace(measured, python=cell.python) == cell
-        if has_versions and trains[point.setting].trains and not find_faults(point, answer(measured)):
-            counting.append(point)
-    if not (pair := compare_points(counting)):
+    counting = [
+        (measured, point)
+        for point in points
+        if (measured := parse_cell(point.run.cell)) and trains[point.setting].trains
+        if not find_faults(point, answer(measured))
+    ]
+    same = [point for measured, point in counting if replace(measured, python=cell.python) == cell]
+    near = [point for measured, point in counting if (measured.gpu, measured.torch) == (cell.gpu, cell.torch)]
+    if not (pair := compare_points(same) or compare_points(near)):
         return ""
     plain, group = pair
     best = next(point for point in group if not _OWN_CODE & set(point.words))
     place = f"{best.gpu}, {best.shape}, {best.length} tokens, {plain.run.when[:10]}"
+    place += "" if best in same else f", in {best.run.cell}"
     text = f"fastest ({place}): {_describe_gain(best, plain)}"
-    if group[0] is not best:
-        text += f"; with code of your own, {_describe_gain(group[0], plain)}"
-    return text
+    return text if group[0] is best else f"{text}; with code of your own, {_describe_gain(group[0], plain)}"
 
 
 def _describe_gain(point: SpeedPoint, plain: SpeedPoint) -> str:

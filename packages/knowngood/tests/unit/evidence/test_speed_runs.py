@@ -87,9 +87,10 @@ def test_the_fastest_that_is_right_is_named_with_its_memory_and_its_card(evidenc
     )
 
 
-def test_advice_holds_for_another_python_and_for_no_other_release(evidence: Path) -> None:
-    assert _advise(evidence, str(CELL).replace("py312", "py311"))
-    assert not _advise(evidence, str(CELL).replace("tf5.17.0", "tf5.23.0"))
+def test_advice_holds_for_another_python_and_names_the_cell_that_ran_for_another_release(evidence: Path) -> None:
+    assert _advise(evidence, str(CELL).replace("py312", "py311")) == _advise(evidence)
+    assert f", in {CELL}): fa2 with" in _advise(evidence, str(CELL).replace("tf5.17.0", "tf5.23.0"))
+    assert not _advise(evidence, str(CELL).replace("torch2.11.0", "torch2.15.0"))
 
 
 def test_a_file_that_was_changed_does_not_count(evidence: Path) -> None:
