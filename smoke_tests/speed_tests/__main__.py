@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,8 @@ def measure(points: list[Point], file: Path | None, budget: float | None, most: 
     made["arguments"] = [word for point in points for word in ("--point", str(point))]
     name = hashlib.sha256(platform.node().encode()).hexdigest()[:12]  # evidence is public
     made["node"] = {"name": name, "kernel": platform.release(), "cpus": os.cpu_count()}
-    with tempfile.TemporaryDirectory() as folder:
+    folder = tempfile.mkdtemp()
+    try:
         made["environment"] = {**environment.static(), "driver": nvml.driver(), **_describe()}
         made["parts"] = _run_trial("parts", {}, most)
         made["points"] = {}
@@ -71,7 +73,7 @@ def measure(points: list[Point], file: Path | None, budget: float | None, most: 
                 }
             elif missing:
                 result = {"outcome": NOT_RUN, "reason": f"{missing} cannot be imported"}
-            elif left < 20:
+            elif left < 45:
                 result = {"outcome": NOT_RUN, "reason": "the time given to the run was used up"}
             else:
                 result = _run_trial(str(point), _variables(point, folder), min(most, left))
@@ -79,6 +81,8 @@ def measure(points: list[Point], file: Path | None, budget: float | None, most: 
             _compare_losses(made["points"])
             print(_line(str(point), result), flush=True)
             _write(file, made, clock)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # compilers that outlive their point may still write there
     _write(file, made, clock)
     print(made["verdict"]["text"])
     return made

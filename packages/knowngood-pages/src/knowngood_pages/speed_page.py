@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from knowngood.core.cell import Cell, parse_cell
@@ -24,7 +24,12 @@ Steps of models of real sizes with random weights in bf16, fused AdamW, no gradi
 operations are counted. A point is in the plots only where the suite has seen its setting train in that cell, clocks did
 not fall, nobody else used the card, rounds agreed and the kernel was the right one; otherwise the table says why not.
 `knowngood bench` measures, `knowngood doctor --speed` compares a machine with these nodes, `pick` and `run` name what
-is fastest in the cell that they choose."""
+is fastest in the cell that they choose.
+
+"No mask but the kernel's own" is `model(input_ids, attention_mask={"full_attention": None}, ...)`, right only for rows
+without padding that are not packed: under torch.compile transformers gives SDPA a mask of all pairs of tokens, which
+takes time and memory; without it the kernel is told that it is causal. "A chunked loss" is
+[losses.py](../smoke_tests/speed_tests/losses.py), which keeps the logits of 2,048 tokens at a time."""
 _COLUMNS = (
     "way",
     "shape",
@@ -38,10 +43,8 @@ _COLUMNS = (
     "note",
 )
 
-_ByName = Mapping[str, Sequence[SpeedPoint]]
-"""The points of one card and cell by their ids: one of each run."""
-_Draw = Callable[["Axes", _ByName], tuple[float, float]]
-"""Draws these points and returns the width and height of the plot in inches."""
+_Draw = Callable[["Axes", Sequence[SpeedPoint]], tuple[float, float]]
+"""Draws the median runs of points and returns the width and height of the plot in inches."""
 _Group = tuple[str, str]
 """The card and the cell."""
 
@@ -72,7 +75,9 @@ def render_speed_files(points: Sequence[SpeedPoint], answer: Callable[[Cell], Ce
             ("memory", "Memory against speed", _draw_memory),
         ):
             if good:
-                files[f"speed/{name}-{number}.svg"] = render_plot(draw, good)
+                files[f"speed/{name}-{number}.svg"] = render_plot(
+                    draw, list(map(speed_runs.median_point, good.values()))
+                )
                 lines += [f"![{title}](speed/{name}-{number}.svg)", ""]
         lines += ["| " + " | ".join(_COLUMNS) + " |", "|---" * len(_COLUMNS) + "|"]
         for name, same in by_name.items():
@@ -84,10 +89,10 @@ def render_speed_files(points: Sequence[SpeedPoint], answer: Callable[[Cell], Ce
 
 
 def _row(same: Sequence[SpeedPoint], note: str) -> list[str]:
-    """Return the cells of a row: the medians of the runs, and how far apart they are where there are several."""
-    point, values = same[0], same[0].values
-    speeds = sorted(one.tokens_a_second for one in same)
-    text = f"{speeds[len(speeds) // 2]:,.0f}"
+    """Return the cells of a row: of the median run, and how far apart the runs are where there are several."""
+    point = speed_runs.median_point(same)
+    values, speeds = point.values, sorted(one.tokens_a_second for one in same)
+    text = f"{point.tokens_a_second:,.0f}"
     if len(speeds) > 1:
         text += f" ({len(speeds)} runs: {speeds[0]:,.0f} to {speeds[-1]:,.0f})"
     share = values["share_of_limit"]
@@ -105,50 +110,51 @@ def _row(same: Sequence[SpeedPoint], note: str) -> list[str]:
     ]
 
 
-def _draw_tokens(axes: Axes, good: _ByName) -> tuple[float, float]:
-    """Draw a bar for each way and length of the shape with the most points."""
-    shapes = [same[0].shape for same in good.values()]
+def _label(point: SpeedPoint) -> str:
+    """Return the setting and the words of a point's id, which take less room than its way."""
+    return " ".join([point.setting, *point.words])
+
+
+def _draw_tokens(axes: Axes, points: Sequence[SpeedPoint]) -> tuple[float, float]:
+    """Draw a bar for each point of the shape with the most points."""
+    shapes = [point.shape for point in points]
     shape = max(dict.fromkeys(shapes), key=shapes.count)
-    rows = sorted(
-        (
-            (same[0].way, same[0].name.split("/")[2], same[0].tokens_a_second / 1000)
-            for same in good.values()
-            if same[0].shape == shape
-        ),
-        key=lambda row: row[2],
-    )
-    bars = axes.barh([f"{way}, {size}" for way, size, _ in rows], [value for *_, value in rows], color="#4292c6")
+    shown = sorted((point for point in points if point.shape == shape), key=lambda point: point.tokens_a_second)
+    labels = [f"{_label(point)}, {point.name.split('/')[2]}" for point in shown]
+    bars = axes.barh(labels, [point.tokens_a_second / 1000 for point in shown], color="#4292c6")
     axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
-    axes.set_xlabel("thousand tokens a second")
-    axes.set_title(shape, loc="left", fontsize=10)
-    return 9, 1 + 0.28 * len(rows)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.margins(x=0.1)
+    axes.set_xlabel(f"{shape}: thousand tokens a second")
+    return 9, 1 + 0.28 * len(shown)
 
 
-def _draw_memory(axes: Axes, good: _ByName) -> tuple[float, float]:
+def _draw_memory(axes: Axes, points: Sequence[SpeedPoint]) -> tuple[float, float]:
     """Draw the most memory that was allocated against tokens a second, a colour for each shape and size of a step."""
     groups: dict[str, list[SpeedPoint]] = defaultdict(list)
-    for same in good.values():
-        groups[" ".join(same[0].name.split("/")[::2][:2])].append(same[0])
-    for label, points in groups.items():
-        xs = [point.tokens_a_second / 1000 for point in points]
-        ys = [point.values["peak_bytes"] / _GIB for point in points]
+    for point in points:
+        groups[f"{point.shape} {point.name.split('/')[2]}"].append(point)
+    for label, same in groups.items():
+        xs = [point.tokens_a_second / 1000 for point in same]
+        ys = [point.values["peak_bytes"] / _GIB for point in same]
         axes.scatter(xs, ys, s=18, label=label)
-        for x, y, point in zip(xs, ys, points, strict=True):
-            axes.annotate(point.way, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6)
+        for x, y, point in zip(xs, ys, same, strict=True):
+            axes.annotate(_label(point), (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6, rotation=35)
+    axes.margins(x=0.2, y=0.2)
     axes.set_xlabel("thousand tokens a second")
     axes.set_ylabel("GiB")
     axes.legend(fontsize=7)
     return 9, 6
 
 
-def render_plot(draw: _Draw, good: _ByName) -> str:
+def render_plot(draw: _Draw, points: Sequence[SpeedPoint]) -> str:
     """Return a plot as SVG with its text as text; the same bytes every time, from the same release of matplotlib."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "knowngood", "font.family": "DejaVu Sans"}):
         figure = Figure(layout="constrained")
-        figure.set_size_inches(*draw(figure.subplots(), good))
+        figure.set_size_inches(*draw(figure.subplots(), points))
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -13,7 +13,7 @@ from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
-from knowngood.core.formatting import format_bytes, format_table
+from knowngood.core.formatting import format_table
 from knowngood.evidence import run_evidence, speed_runs
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.project.cell_answers import CellAnswers
@@ -97,7 +97,7 @@ def read_speed_report(path: Path, cell: Cell) -> Evidence:
 
     Raises:
         UsageError: it is no such report.
-        KnowngoodError: it ran with another torch, transformers or Python, or on another GPU, than the cell has.
+        KnowngoodError: it ran with other versions, or on another GPU, than the cell has.
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -110,17 +110,16 @@ def read_speed_report(path: Path, cell: Cell) -> Evidence:
         raise UsageError(
             f"{path} is no report of the speed suite ({error!r}); `python -m speed_tests` writes one"
         ) from None
-    release = str(environment["torch"]).partition("+")[0]
-    ran = [
-        release,
-        environment["transformers"],
-        environment["python"].rpartition(".")[0],
-        environment["sm"] or cell.gpu,
-    ]
-    if ran != [cell.torch, cell.transformers, cell.python, cell.gpu]:
-        raise KnowngoodError(
-            f"{path} ran with torch {ran[0]}, transformers {ran[1]}, Python {ran[2]} on {ran[3]}: not {cell}"
-        )
+    distributions = {name: version.partition("+")[0] for name, version in environment["distributions"].items()}
+    python = environment["python"].rpartition(".")[0]
+    ran = {"torch": distributions.get("torch"), "transformers": distributions.get("transformers"), "python": python}
+    wanted = {"torch": cell.torch, "transformers": cell.transformers, "python": cell.python, "gpu": cell.gpu}
+    ran["gpu"] = environment["sm"] or cell.gpu
+    if package := cell.flash_attn_package:
+        ran[package], wanted[package] = distributions.get(package), cell.flash_attn
+    if different := [name for name in wanted if ran[name] != wanted[name]]:
+        words = ", ".join(f"{name} {ran[name] or 'is missing'}" for name in different)
+        raise KnowngoodError(f"{path} is no run of {cell}: {words}")
     return Evidence(
         cell=str(cell),
         where=RunPlace.BARE,
@@ -141,7 +140,7 @@ def _row(name: str, values: Mapping[str, Any], faults: list[str]) -> list[str]:
         f"{values['tokens_a_second']:,.0f}",
         f"{share:.1%}" if share else "-",
         f"{values['share_of_product']:.1%}",
-        format_bytes(memory) if memory else "-",
+        f"{memory / 2**30:.1f} GiB" if memory else "-",
         f"{values['first_step_seconds']:.1f} s",
         "; ".join(faults),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ SPEED_SCHEMA = "knowngood/speed-report/1"
 DEFAULT_SETTING = "sdpa"
 _OTHER_WORK = frozenset({"padded", "packed", "lora", "fp32-weights"})
 """The words of points that train on other data, or other weights, than the plain point of their shape."""
+_OWN_CODE = frozenset({"chunked", "causal"})
+"""The words of what no option of transformers gives."""
 _WORDS = {
     "compiled": "torch.compile",
     "compiled-layers": "torch.compile of each layer",
@@ -52,12 +54,12 @@ class SpeedPoint:
 
     @property
     def setting(self) -> str:
-        """The attention setting."""
+        """The attention setting, by the name that the smoke suite has for it."""
         return self.name.split("/")[1]
 
     @property
     def length(self) -> int:
-        """Tokens in a row."""
+        """The tokens in a row, with padding."""
         return int(self.name.split("/")[2].partition("x")[0])
 
     @property
@@ -73,7 +75,7 @@ class SpeedPoint:
 
     @property
     def gpu(self) -> str:
-        """The card's name."""
+        """The name of the card that it ran on."""
         return str(self.run.report["environment"].get("gpu") or "CPU")
 
     @property
@@ -126,47 +128,63 @@ def find_faults(point: SpeedPoint, answer: CellAnswer) -> list[str]:
     return faults
 
 
-def fastest_point(points: Iterable[SpeedPoint]) -> tuple[SpeedPoint, SpeedPoint] | None:
-    """Return the fastest point, and the plain one beside it; of the run, shape and length with the most to compare.
+def median_point(same: Sequence[SpeedPoint]) -> SpeedPoint:
+    """Return of several runs of a point the one in the middle, the slower of two."""
+    return sorted(same, key=lambda point: point.tokens_a_second)[(len(same) - 1) // 2]
 
-    `points` are those without faults. Points that do other work are not compared.
+
+def compare_points(points: Iterable[SpeedPoint]) -> tuple[SpeedPoint, list[SpeedPoint]] | None:
+    """Return the plain point and those to compare with it, the fastest first; of the node and shape with the most.
+
+    `points` are those without faults. Points that do other work, or have rows of another length, are not compared. Of
+    several runs of a point the median counts.
     """
-    groups: dict[tuple[str, str, int], list[SpeedPoint]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, int], dict[str, list[SpeedPoint]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         if not _OTHER_WORK & set(point.words):
-            groups[point.file, point.shape, point.length].append(point)
-    pairs = []
-    for group in groups.values():
+            key = (str(point.run.node["name"]), point.gpu, point.shape, point.length)
+            groups[key][point.name].append(point)
+    compared = []
+    for by_name in groups.values():
+        group = sorted(map(median_point, by_name.values()), key=lambda point: -point.tokens_a_second)
         plain = next((point for point in group if point.setting == DEFAULT_SETTING and not point.words), None)
         if plain and len(group) > 1:
-            pairs.append((len(group), max(group, key=lambda point: point.tokens_a_second), plain))
-    best = max(pairs, key=lambda pair: pair[0], default=None)
-    return best[1:] if best else None
+            compared.append((plain, group))
+    return max(compared, key=lambda pair: len(pair[1]), default=None)
 
 
 AnswerAboutCell = Callable[[Cell], CellAnswer]
 
 
 def advise_on_speed(points: Iterable[SpeedPoint], cell: Cell, answer: AnswerAboutCell) -> str:
-    """Return what is fastest in a cell in one line, with the card, shape and length it was seen on.
+    """Return what is fastest in a cell in one line, with the card, shape and length it was seen on; empty if unknown.
 
-    Points count that were measured with the versions of the cell, for any Python. Empty where none was.
+    Points count that were measured with the versions of the cell, for any Python; where there are none, those with its
+    torch on its GPU, and the line names the cell that ran.
     """
     trains = answer(cell).settings
-    counting = []
-    for point in points:
-        measured = parse_cell(point.run.cell)
-        has_versions = replace(measured, python=cell.python) == cell
-        if has_versions and trains[point.setting].trains and not find_faults(point, answer(measured)):
-            counting.append(point)
-    pair = fastest_point(counting)
-    if pair is None:
+    counting = [
+        (measured, point)
+        for point in points
+        if (measured := parse_cell(point.run.cell)) and trains[point.setting].trains
+        if not find_faults(point, answer(measured))
+    ]
+    same = [point for measured, point in counting if replace(measured, python=cell.python) == cell]
+    near = [point for measured, point in counting if (measured.gpu, measured.torch) == (cell.gpu, cell.torch)]
+    if not (pair := compare_points(same) or compare_points(near)):
         return ""
-    best, plain = pair
-    memory = best.values["peak_bytes"]
-    words = f"{best.tokens_a_second / plain.tokens_a_second:.2f} of the default" if best is not plain else "the default"
-    words += f", {memory / 2**30:.0f} GiB" if memory else ""
-    return f"fastest on a {best.gpu} in {best.shape} at {best.length} tokens: {best.way}: {words} [{best.file}]"
+    plain, group = pair
+    best = next(point for point in group if not _OWN_CODE & set(point.words))
+    place = f"{best.gpu}, {best.shape}, {best.length} tokens, {plain.run.when[:10]}"
+    place += "" if best in same else f", in {best.run.cell}"
+    text = f"fastest ({place}): {_describe_gain(best, plain)}"
+    return text if group[0] is best else f"{text}; with code of your own, {_describe_gain(group[0], plain)}"
+
+
+def _describe_gain(point: SpeedPoint, plain: SpeedPoint) -> str:
+    gain = "the default" if point is plain else f"{point.tokens_a_second / plain.tokens_a_second:.2f} of the default"
+    memory = point.values["peak_bytes"]
+    return f"{point.way}: {gain}" + (f", {memory / 2**30:.0f} GiB" if memory else "")
 
 
 PARTS: Mapping[str, str] = {

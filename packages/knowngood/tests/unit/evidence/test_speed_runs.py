@@ -31,8 +31,7 @@ def _report(points: dict[str, Any], node: str = "a", **parts: float) -> dict[str
         "environment": {
             "gpu": "NVIDIA H200",
             "sm": "sm_90",
-            "torch": "2.11.0+cu130",
-            "transformers": "5.17.0",
+            "distributions": {"torch": "2.11.0", "transformers": "5.17.0", "flash-attn": "2.8.3.post2+cu13torch2.11"},
             "python": "3.12.3",
         },
         "parts": {"outcome": "pass", "faults": [], **parts},
@@ -45,6 +44,7 @@ def _report(points: dict[str, Any], node: str = "a", **parts: float) -> dict[str
 POINTS = {
     f"{SHAPE}/sdpa/4096x2": _point(34.0),
     f"{SHAPE}/fa2/4096x2/compiled": _point(43.8),
+    f"{SHAPE}/sdpa/4096x4/compiled/causal": _point(51.0),
     f"{SHAPE}/flex/4096x2/compiled": _point(60.0),
     f"{SHAPE}/fa2/4096x2/compiled/chunked": _point(50.0, "another process ran on the card"),
     f"{SHAPE}/fa2/4096x2/packed": _point(90.0),
@@ -79,17 +79,18 @@ def _store(folder: Path, report: dict[str, Any]) -> Path:
     return run_evidence.store_evidence(bench.read_speed_report(path, CELL), folder / "evidence/speed")
 
 
-def test_the_fastest_that_is_right_is_named_with_its_memory_and_its_source(evidence: Path) -> None:
-    text = _advise(evidence)
-    assert text.startswith(
-        "fastest on a NVIDIA H200 in qwen2.5-1.5b at 4096 tokens: fa2 with torch.compile: 1.29 of the"
+def test_the_fastest_that_is_right_is_named_with_its_memory_and_its_card(evidence: Path) -> None:
+    assert _advise(evidence) == (
+        "fastest (NVIDIA H200, qwen2.5-1.5b, 4096 tokens, 2026-11-28): fa2 with torch.compile: 1.29 of the default, "
+        "32 GiB; with code of your own, sdpa with torch.compile and no mask but the kernel's own: 1.50 of the default, "
+        "32 GiB"
     )
-    assert "32 GiB [speed/" in text
 
 
-def test_advice_holds_for_another_python_and_for_no_other_release(evidence: Path) -> None:
-    assert _advise(evidence, str(CELL).replace("py312", "py311"))
-    assert not _advise(evidence, str(CELL).replace("tf5.17.0", "tf5.23.0"))
+def test_advice_holds_for_another_python_and_names_the_cell_that_ran_for_another_release(evidence: Path) -> None:
+    assert _advise(evidence, str(CELL).replace("py312", "py311")) == _advise(evidence)
+    assert f", in {CELL}): fa2 with" in _advise(evidence, str(CELL).replace("tf5.17.0", "tf5.23.0"))
+    assert not _advise(evidence, str(CELL).replace("torch2.11.0", "torch2.15.0"))
 
 
 def test_a_file_that_was_changed_does_not_count(evidence: Path) -> None:
@@ -102,8 +103,8 @@ def test_a_file_that_was_changed_does_not_count(evidence: Path) -> None:
 
 def test_a_report_of_another_environment_is_refused(tmp_path: Path) -> None:
     report = _report(POINTS)
-    report["environment"]["transformers"] = "5.23.0"
-    with pytest.raises(KnowngoodError, match=r"ran with torch 2\.11\.0, transformers 5\.23\.0, Python 3\.12"):
+    report["environment"]["distributions"] |= {"transformers": "5.23.0", "flash-attn": "2.8.3"}
+    with pytest.raises(KnowngoodError, match=r"is no run of .*: transformers 5\.23\.0, flash-attn 2\.8\.3$"):
         _store(tmp_path, report)
     with pytest.raises(UsageError, match="is no report of the speed suite"):
         _store(tmp_path, {})
