@@ -55,6 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--incidents", metavar="FOLDER", help="read the incidents of this folder instead of knowngood's own"
     )
     parser.add_argument(
+        "--list", dest="words", nargs="+", metavar="WORD", help="list the known failures that are told in these words"
+    )
+    parser.add_argument(
         "--why", action="store_true", help="print the whole reason, every remedy and the sources of each answer"
     )
 
@@ -63,7 +66,32 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Diagnose one log; exit 1 when it shows a run in health, and 3 when it shows nothing that is known."""
     from knowngood_diagnose.failures.known_failures import load_known_failures
 
-    return answer_log(arguments, load_known_failures(Path(arguments.incidents) if arguments.incidents else None))
+    known = load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
+    if not arguments.words:
+        return answer_log(arguments, known)
+    if arguments.log:
+        raise UsageError(f"--list searches the known failures and reads no log; leave {arguments.log} out")
+    return _list_incidents(known.incidents, [word.lower() for word in arguments.words])
+
+
+def _list_incidents(incidents: Sequence[Incident], words: Sequence[str]) -> Answer:
+    """List the incidents whose texts have all words, first those whose titles have most of them; exit 1 for none."""
+    listed = sorted((item for item in incidents if _has(item, words)), key=lambda item: _rank(item, words))
+    shown = [f"{item.id}: {item.title}" for item in listed] or [f"no known failure is told in: {' '.join(words)}"]
+    document = {"incidents": [{"incident": item.id, "title": item.title} for item in listed]}
+    return Answer(0 if listed else 1, document, "\n".join(shown))
+
+
+def _has(incident: Incident, words: Sequence[str]) -> bool:
+    texts = (incident.id, incident.title, incident.because, *(item.text for item in incident.signatures))
+    return all(word in " ".join(texts).lower() for word in words)
+
+
+def _rank(incident: Incident, words: Sequence[str]) -> tuple[bool, int, str]:
+    """The least is the best: it quotes the words one behind the other, and has them in its title."""
+    quoted = (incident.title, *(item.text for item in incident.signatures))
+    is_quoted = any(" ".join(words) in text.lower() for text in quoted)
+    return not is_quoted, -len(set(words).intersection(incident.title.lower().split())), incident.id
 
 
 def answer_log(arguments: argparse.Namespace, known: KnownFailures) -> Answer:

@@ -249,7 +249,7 @@ _OTHER_TORCH = {
     "xformers": "xformers-extensions-not-loaded",
 }
 """Package -> the incident of a build for another torch, for packages that hide ld.so's own message."""
-_WITHOUT_LIBRARY = {"bitsandbytes": "bitsandbytes-binary-missing", "xformers": "xformers-extensions-not-loaded"}
+_WITHOUT_LIBRARY = {"bitsandbytes": "bitsandbytes-cuda-setup", "xformers": "xformers-extensions-not-loaded"}
 """Package -> the incident of a build for another CUDA."""
 
 

@@ -286,7 +286,7 @@ def _judge_bitsandbytes(line: DoctorLine, value: str, state: SystemState, _: tup
     if cuda is None or value == cuda.replace(".", ""):
         return None
     because = f"bitsandbytes loads its binary for CUDA {value}; torch has CUDA {cuda}"
-    return line.judged(WARN, because, "unset BNB_CUDA_VERSION", incidents=("bitsandbytes-binary-missing",))
+    return line.judged(WARN, because, "unset BNB_CUDA_VERSION", incidents=("bitsandbytes-cuda-setup",))
 
 
 def _judge_use_torch(line: DoctorLine, value: str, *_: object) -> DoctorLine | None:

@@ -20,15 +20,22 @@ def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def first_match(
+def answer(
     module_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[str], dict[str, Any]]:
-    """A function that gives a log to the command and returns the first match of its JSON answer."""
+    """A function that gives a log to the command and returns its whole JSON answer."""
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(module_cache))
 
     def diagnose(log: str) -> dict[str, Any]:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
         main(["diagnose", "--json", "-"])
-        return json.loads(capsys.readouterr().out)["matches"][0]
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
 
     return diagnose
+
+
+@pytest.fixture
+def first_match(answer: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    """A function that gives a log to the command and returns the first match of its JSON answer."""
+    return lambda log: answer(log)["matches"][0]

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
 
-from knowngood.cli.main import main
-
 SITE = "/opt/conda/lib/python3.10/site-packages"
-
-
-@pytest.fixture
-def first(capsys, monkeypatch):
-    def diagnose(log: str):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
-        main(["diagnose", "--json", "-"])
-        return json.loads(capsys.readouterr().out)["matches"][0]
-
-    return diagnose
 
 
 def traceback(*frames: tuple[str, str, str], error: str) -> str:
@@ -27,24 +12,24 @@ def traceback(*frames: tuple[str, str, str], error: str) -> str:
     return "\n".join(["Traceback (most recent call last):", *lines, error, ""])
 
 
-def test_a_batch_without_a_key_is_laid_to_who_asks_for_it(first):
+def test_a_batch_without_a_key_is_laid_to_who_asks_for_it(first_match):
     log = traceback(
         ("/home/u/project/collate.py", "collate", 'mask = batch["attention_mask"]'),
         (f"{SITE}/transformers/tokenization_utils_base.py", "__getitem__", "return self.data[item]"),
         error="KeyError: 'attention_mask'",
     )
-    assert first(log)["component"] == "your-code"
+    assert first_match(log)["component"] == "your-code"
 
 
-def test_a_folder_of_the_project_that_is_called_datasets_is_not_the_package(first):
+def test_a_folder_of_the_project_that_is_called_datasets_is_not_the_package(first_match):
     log = traceback(
         ("/home/u/project/datasets/own_reader.py", "__init__", "self.count = int(next(reader))"),
         error="ValueError: invalid literal for int() with base 10: 'a.png'",
     )
-    assert first(log)["component"] == "your-code"
+    assert first_match(log)["component"] == "your-code"
 
 
-def test_an_error_that_a_pool_raises_again_is_that_of_its_process(first):
+def test_an_error_that_a_pool_raises_again_is_that_of_its_process(first_match):
     inner = traceback(("/home/u/project/preprocess.py", "encode", "text = data[key]"), error="KeyError: 'text'")
     outer = traceback(
         ("/home/u/project/preprocess.py", "<module>", "main()"),
@@ -52,12 +37,12 @@ def test_an_error_that_a_pool_raises_again_is_that_of_its_process(first):
         error="KeyError: 'text'",
     )
     log = f'"""\n{inner}"""\n\nThe above exception was the direct cause of the following exception:\n\n{outer}'
-    match = first(log)
+    match = first_match(log)
     assert match["component"] == "your-code"
     assert "encode" in match["because"] or "text = data[key]" in match["because"]
 
 
-def test_a_launchers_line_does_not_hide_the_error_before_it(first):
+def test_a_launchers_line_does_not_hide_the_error_before_it(first_match):
     log = traceback(
         (f"{SITE}/trl/scripts/grpo.py", "main", "reward_funcs=reward_model,"),
         error="UnboundLocalError: cannot access local variable 'reward_model'",
@@ -65,23 +50,23 @@ def test_a_launchers_line_does_not_hide_the_error_before_it(first):
         (f"{SITE}/accelerate/commands/launch.py", "launch", "raise subprocess.CalledProcessError(1)"),
         error="subprocess.CalledProcessError: Command 'grpo.py' returned non-zero exit status 1.",
     )
-    assert first(log)["component"] == "trl"
+    assert first_match(log)["component"] == "trl"
 
 
-def test_a_function_that_the_program_handed_in_is_not_the_trainers_defect(first):
+def test_a_function_that_the_program_handed_in_is_not_the_trainers_defect(first_match):
     log = traceback(
         (f"{SITE}/trl/trainer/grpo_trainer.py", "_calculate_rewards", "output_reward_func = reward_func("),
         error="TypeError: my_reward() missing 1 required positional argument: 'answer'",
     )
-    match = first(log)
+    match = first_match(log)
     assert (match["incident"], match["component"]) == ("handed-in", "your-code")
 
 
-def test_the_rank_before_each_line_does_not_hide_what_raises(first):
+def test_the_rank_before_each_line_does_not_hide_what_raises(first_match):
     log = traceback(
         ("/home/u/project/train.py", "main", "assert steps % world_size == 0"), error="AssertionError"
     ).replace("\n", "\n[rank0]: ")
-    match = first(log)
+    match = first_match(log)
     assert match["component"] == "your-code"
     assert "steps % world_size" in match["title"]
 
@@ -101,12 +86,12 @@ def test_the_rank_before_each_line_does_not_hide_what_raises(first):
         ),
     ],
 )
-def test_a_keyword_that_torch_refuses_is_torchs(first, code, error, component):
+def test_a_keyword_that_torch_refuses_is_torchs(first_match, code, error, component):
     log = traceback(("/home/u/project/model.py", "build", code), error=f"TypeError: {error}")
-    assert first(log)["component"] == component
+    assert first_match(log)["component"] == component
 
 
-def test_an_option_of_from_pretrained_that_reaches_the_model_is_laid_to_transformers(first):
+def test_an_option_of_from_pretrained_that_reaches_the_model_is_laid_to_transformers(first_match):
     log = traceback(
         ("/home/u/project/train.py", "main", "model = CLIPTextModel.from_pretrained(name, variant='fp16')"),
         (
@@ -116,21 +101,21 @@ def test_an_option_of_from_pretrained_that_reaches_the_model_is_laid_to_transfor
         ),
         error="TypeError: __init__() got an unexpected keyword argument 'variant'",
     )
-    assert first(log)["component"] == "transformers"
+    assert first_match(log)["component"] == "transformers"
 
 
-def test_a_class_of_the_caller_that_lacks_what_transformers_asks_for_is_the_callers(first):
+def test_a_class_of_the_caller_that_lacks_what_transformers_asks_for_is_the_callers(first_match):
     log = traceback(
         (f"{SITE}/setfit/trainer.py", "train", "self.callback_handler.on_step_end(args, self.state, self.control)"),
         (f"{SITE}/transformers/trainer_callback.py", "on_step_end", "args.eval_strategy == IntervalStrategy.STEPS"),
         error="AttributeError: 'TrainingArguments' object has no attribute 'eval_strategy'",
     )
-    match = first(log)
+    match = first_match(log)
     assert match["component"] == "setfit"
     assert any("setfit" in fix.get("change", {}) for fix in match["fix"])
 
 
-def test_what_the_source_quotes_is_not_where_the_error_is_said(first):
+def test_what_the_source_quotes_is_not_where_the_error_is_said(first_match):
     log = traceback(
         ("/home/u/project/recipe.py", "convert", "if model.own_part is None:"),
         (
@@ -140,6 +125,6 @@ def test_what_the_source_quotes_is_not_where_the_error_is_said(first):
         ),
         error="AttributeError: 'OwnForConditionalGeneration' object has no attribute 'own_part'",
     )
-    match = first(log)
+    match = first_match(log)
     assert match["component"] == "your-code"
     assert "own_part" in match["title"]

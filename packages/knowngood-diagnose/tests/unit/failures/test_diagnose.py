@@ -181,12 +181,6 @@ def test_a_log_of_a_public_thread_gets_its_answer():
             "seq_len",
             'File "/lib/site-packages/xtuner/model/modules/dispatch/qwen2.py", line 74, in qwen2_attn_forward',
         ),
-        (
-            "llama-rotary-seq-len",
-            "LlamaRotaryEmbedding.forward",
-            "seq_len",
-            'File "/lib/site-packages/transformers/models/llama/modeling_llama.py", line 734, in forward',
-        ),
         ("sft-trainer-tokenizer-argument", "SFTTrainer.__init__", "tokenizer", "    trainer = SFTTrainer("),
     ],
 )

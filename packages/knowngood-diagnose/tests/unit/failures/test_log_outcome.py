@@ -221,3 +221,12 @@ def test_the_answer_is_short_and_the_rest_is_behind_why(ask):
     assert (short.count("fix: "), "other remed" in short, "Dao-AILab" in short) == (1, True, False)
     assert long.count("fix: ") > 1
     assert "github" in long or "#" in long
+
+
+def test_the_known_failures_are_listed_by_words(capsys):
+    assert main(["diagnose", "--json", "--list", "CUDA", "out", "of", "memory"]) == 0
+    listed = json.loads(capsys.readouterr().out)["incidents"]
+    assert listed[0] == {"incident": "cuda-out-of-memory", "title": "The GPU has not enough memory"}
+    assert main(["diagnose", "--list", "no", "such", "words"]) == 1
+    assert capsys.readouterr().out == "no known failure is told in: no such words\n"
+    assert main(["diagnose", "train.log", "--list", "memory"]) == 2

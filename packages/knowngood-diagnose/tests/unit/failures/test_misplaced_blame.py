@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
-
-from knowngood.cli.main import main
 
 BEGIN = "Traceback (most recent call last):\n"
 NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: "
@@ -30,11 +25,9 @@ SIZES = "RuntimeError: The size of tensor a (120) must match the size of tensor 
 
 
 @pytest.fixture
-def first(capsys, monkeypatch):
+def first(answer):
     def ask(log):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
-        main(["diagnose", "--json", "-"])
-        document = json.loads(capsys.readouterr().out)
+        document = answer(log)
         return document["matches"][0] if document["matches"] else document
 
     return ask

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
-
-from knowngood.cli.main import main
 
 BEGIN = "Traceback (most recent call last):\n"
 PACKAGES = "/opt/conda/lib/python3.10/site-packages"
 OWN = '  File "/home/u/project/train.py", line 51, in main\n'
-
-
-@pytest.fixture
-def answer(module_cache, monkeypatch, capsys):
-    """A function that gives a log to the command and returns its whole JSON answer."""
-    monkeypatch.setenv("KNOWNGOOD_CACHE", str(module_cache))
-
-    def diagnose(log):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
-        main(["diagnose", "--json", "-"])
-        return json.loads(capsys.readouterr().out)
-
-    return diagnose
 
 
 def notes(match):

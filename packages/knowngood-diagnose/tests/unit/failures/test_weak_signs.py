@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
-
-from knowngood.cli.main import main
 
 BEGIN = "Traceback (most recent call last):\n"
 SITE = "/x/lib/python3.11/site-packages"
@@ -135,16 +130,8 @@ QUIET = {
 
 
 @pytest.fixture
-def diagnose(tmp_path, monkeypatch):
-    def run(log):
-        path = tmp_path / "train.log"
-        path.write_text(log)
-        output = io.StringIO()
-        monkeypatch.setattr("sys.stdout", output)
-        main(["diagnose", "--json", str(path)])
-        return [match for match in json.loads(output.getvalue())["matches"] if match["severity"] == "failure"]
-
-    return run
+def diagnose(answer):
+    return lambda log: [match for match in answer(log)["matches"] if match["severity"] == "failure"]
 
 
 @pytest.mark.parametrize("name", CASES)

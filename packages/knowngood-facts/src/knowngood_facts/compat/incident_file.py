@@ -34,7 +34,8 @@
     uses: {caller: trl, target: "transformers:Trainer.__init__", detail: tokenizer}  # of the atlas; `affected` is
                                       # the releases of the callee that break it; or
     rule: torch-runs-on-gpu           # a rule of rules/*.yaml that covers it in `check`; or, when there is neither,
-    range_from: artefacts             # artefacts: symbols in wheels; thread: as reported; environment: no versions
+    range_from: artefacts             # of `affected`: artefacts: symbols in wheels; thread: as reported; environment:
+                                      # the machine decides it more than versions
     reproduction: xtuner              # reproductions/<name>/
     variants:                         # the first whose words are in the log replaces what it has of title, because, ...
       - {words: [": 79,"], title: It fell off the bus, because: ..., fix: [...], kind: driver, component: driver}

@@ -242,6 +242,7 @@ def rule_from_incident_data(name: str, data: Mapping[str, Any]) -> Rule | None:
     if severity == "harmless" or not affected:
         return None
     because = " ".join(data["because"].split())
+    fixes = ({"note": item} if isinstance(item, str) else item for item in data["fix"])
     return Rule(
         id=name,
         kind="incident",
@@ -255,5 +256,5 @@ def rule_from_incident_data(name: str, data: Mapping[str, Any]) -> Rule | None:
         severity="warning" if severity == "slow" or (severity == "silent" and not when) else "error",
         silent=severity in ("silent", "slow"),
         file=f"incidents/{name}.yaml",
-        fix=tuple({**item, "note": " ".join(item["note"].split())} for item in data["fix"]),
+        fix=tuple({**item, "note": " ".join(item["note"].split())} for item in fixes),
     )

@@ -327,6 +327,8 @@ def test_the_example_on_each_page_gives_its_incident():
     assert not breaches, "\n".join(breaches)
 
 
-def test_each_incident_has_uses_a_rule_or_a_reason_why_neither():
-    without = [name for name, one in INCIDENTS.items() if not (one.uses or one.rule or one.range_from)]
+def test_each_range_of_an_incident_says_where_it_comes_from_and_nothing_else_does():
+    without = [name for name, one in INCIDENTS.items() if one.affected and not (one.uses or one.rule or one.range_from)]
+    idle = [name for name, one in INCIDENTS.items() if one.range_from and not one.affected]
     assert not without, "\n".join(without)
+    assert not idle, "\n".join(idle)

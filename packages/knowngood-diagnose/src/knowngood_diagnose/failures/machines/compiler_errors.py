@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
-from knowngood_diagnose.failures.names.name_situation import advise
+from knowngood_diagnose.failures.names.message_causes import MessageCause, shorten_text
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
@@ -227,10 +227,15 @@ def _explain_standard(error: CompilerError, standard: str, because: str) -> Mess
 def _cause(  # noqa: PLR0913
     error: CompilerError, component: str, title: str, because: str, fixes: Sequence[Fix], *, is_likely: bool = False
 ) -> MessageCause:
-    incident = describe_traceback(
-        "compiler-error", IncidentKind.SOURCE_BUILD, component, title=title, because=because, fixes=fixes
+    incident = describe_failure(
+        "compiler-error",
+        IncidentKind.SOURCE_BUILD,
+        component,
+        title=title,
+        because=because,
+        fixes=fixes,
+        source="the compiler's message",
     )
-    incident = replace(incident, source=("the compiler's message",))
     return MessageCause(incident=incident, line=error.line, package="", is_likely=is_likely)
 
 

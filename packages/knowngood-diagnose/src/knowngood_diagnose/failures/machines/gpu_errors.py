@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.logs.log_versions import name_package
-from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
-from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, ranges_of_mask
+from knowngood_diagnose.failures.names.message_causes import MessageCause, shorten_text
+from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, describe_failure, ranges_of_mask
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood_facts.facts.atlas_lookup import find_parameter
@@ -155,7 +155,7 @@ def _describe(error: LastError, lookup: AtlasLookup, what: str, taken: int) -> M
         *fixes,
         advise("A newer revision of the model's code or commit of the project, whose kernel is for this triton"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         "kernel-of-another-triton",
         IncidentKind.API_REMOVED,
         OwnComponent.MODEL if of_model else "triton",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
-from knowngood_diagnose.failures.names.name_situation import advise
+from knowngood_diagnose.failures.names.message_causes import MessageCause, shorten_text
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure
 from knowngood_facts.compat.incident import Incident, IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
@@ -123,15 +123,15 @@ def explain_build_reason(error: LastError) -> MessageCause | None:
     text = error.log_end.decode("utf-8", "replace")
     for line in text.split("\n"):
         if not line.lstrip().startswith("--") and (reason := find_build_reason(line)) is not None:
-            incident = describe_traceback(
+            incident = describe_failure(
                 "build-reason",
                 IncidentKind.SOURCE_BUILD,
                 reason.component,
                 title=reason.title,
                 because=reason.because,
                 fixes=[advise(fix) for fix in reason.fixes],
+                source="the message of the linker, nvcc or CMake",
             )
-            incident = replace(incident, source=("the message of the linker, nvcc or CMake",))
             return MessageCause(incident=incident, line=_find_line(error, line), package="")
     return None
 

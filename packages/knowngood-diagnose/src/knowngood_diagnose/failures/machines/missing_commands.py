@@ -10,11 +10,10 @@ from knowngood_diagnose.failures.names.atlas_shelf import upgrade_package
 from knowngood_diagnose.failures.names.message_causes import (
     MessageCause,
     describe_callers,
-    describe_traceback,
     shorten_text,
 )
-from knowngood_diagnose.failures.names.name_situation import advise
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure
+from knowngood_facts.compat.incident import Fix, IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,15 +85,14 @@ def explain_missing_command(
     fixes.append(
         advise(f"python -m pip show -f {package} | grep bin/ shows where it is, relative to the Location of {package}")
     )
-    incident = Incident(
-        id="command-not-on-path",
+    incident = describe_failure(
+        "command-not-on-path",
+        IncidentKind.NOT_INSTALLED,
+        OwnComponent.PYTHON,
         title=title,
-        kind=IncidentKind.NOT_INSTALLED,
-        severity=IncidentSeverity.FAILURE,
-        component=OwnComponent.PYTHON,
         because=because,
-        fix=tuple(fixes),
-        source=(f"the message, and the entry points of {package}",),
+        fixes=fixes,
+        source=f"the message, and the entry points of {package}",
         confidence="artefact",
     )
     return MessageCause(incident=incident, line=error.line, package=package)
@@ -115,7 +113,7 @@ def explain_lost_file(error: LastError, shelf: AtlasShelf) -> MessageCause | Non
         upgrade_package(package, "another release, whose wheel has the file"),
         advise(f"Install {package} from its source: git clone, then pip install -e . in it"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         f"lost-file:{package}",
         IncidentKind.NOT_INSTALLED,
         package,
@@ -147,7 +145,7 @@ def explain_vanished_file(error: LastError) -> MessageCause | None:
         advise("A folder of its own for each run and, where each node saves, for each node; no second run in it"),
         advise("A newer release of what saves, when a callback or trainer of a package does it in every process"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         "vanished-file",
         IncidentKind.CONFIG,
         OwnComponent.YOUR_CODE,
@@ -185,7 +183,7 @@ def explain_build_error(error: LastError) -> MessageCause | None:
         advise(f"The Python for which this release of {name} has wheels; its own instructions name it"),
         advise("pip install --no-build-isolation, when the script needs torch or another package that is installed"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         "build-script", IncidentKind.SOURCE_BUILD, name, title=title, because=because, fixes=fixes
     )
     return MessageCause(incident=incident, line=error.line, package=name)
@@ -198,24 +196,20 @@ def explain_killed_program(error: LastError) -> MessageCause | None:
     """Return the cause of a bare `Killed`: on a machine for training, the kernel that ran out of memory."""
     if error.frames or not error.ends_log or not _KILLED.search(error.text):
         return None
-    incident = Incident(
-        id="killed",
+    incident = describe_failure(
+        "killed",
+        IncidentKind.CONFIG,
+        OwnComponent.HOST_MEMORY,
         title="The system killed the program: mostly the machine's memory, not the GPU's, was full",
-        kind=IncidentKind.CONFIG,
-        severity=IncidentSeverity.FAILURE,
-        component=OwnComponent.HOST_MEMORY,
-        because=(
-            "The shell saw the program end by SIGKILL, which leaves no message of the program's own. Loading a model "
-            "or a data set, compiling and many workers fill the memory; a job's or container's limit counts too."
-        ),
-        fix=(
+        because="The shell saw the program end by SIGKILL, which leaves no message of the program's own. Loading a "
+        "model or a data set, compiling and many workers fill the memory; a job's or container's limit counts too.",
+        fixes=[
             advise("dmesg | grep -i 'killed process' shows it; watch free -h, or the limit of the container or job"),
             advise(
                 "Fewer workers and processes, MAX_JOBS=2 when it compiles, low_cpu_mem_usage=True or a smaller model"
             ),
             advise("More memory or swap for the machine, the container (--memory) or WSL (.wslconfig)"),
-        ),
-        source=("the shell's message of a program that ended by SIGKILL",),
-        confidence="reported",
+        ],
+        source="the shell's message of a program that ended by SIGKILL",
     )
     return MessageCause(incident=incident, line=error.line, package="")

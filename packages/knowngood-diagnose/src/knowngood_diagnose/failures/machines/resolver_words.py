@@ -13,8 +13,8 @@ from packaging.version import InvalidVersion, Version
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.package_names import canonical_name
 from knowngood_diagnose.failures.names.message_causes import MessageCause
-from knowngood_diagnose.failures.names.name_situation import advise
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -342,16 +342,14 @@ def explain_pip_conflict(error: LastError) -> MessageCause | None:
         ),
         advise("knowngood check -r requirements.txt names releases of all that go together; one environment a project"),
     ]
-    incident = Incident(
-        id=f"pip-conflict:{who}:{name}",
+    incident = describe_failure(
+        f"pip-conflict:{who}:{name}",
+        IncidentKind.BOUNDS,
+        name,
         title=f"{demand}, and {there}",
-        kind=IncidentKind.BOUNDS,
-        severity=IncidentSeverity.FAILURE,
-        component=name,
         because="pip has installed what it was asked for, and names what does not fit it any more.",
-        fix=tuple(fixes),
-        source=("pip's own list of conflicts",),
-        confidence="reported",
+        fixes=fixes,
+        source="pip's own list of conflicts",
     )
     return MessageCause(incident=incident, line=error.line, package=name, version=line["installed"] or "")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
-from knowngood_diagnose.failures.names.name_situation import advise, place_of_version
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure, place_of_version
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
     from knowngood_diagnose.failures.logs.last_errors import LastError
@@ -200,15 +200,14 @@ def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
         title = f"{missing} is missing, or too old: {shorten_text(text, 140)}"
     elif caller and row.error.rpartition(".")[2] in ABOUT_ARGUMENTS and ADDRESSES.search(text):
         component = OwnComponent.YOUR_CODE
-    incident = Incident(
-        id=f"message:{match.module}:{row.place}" if row.place else f"message:{match.module}",
+    incident = describe_failure(
+        f"message:{match.module}:{row.place}" if row.place else f"message:{match.module}",
+        kind,
+        component,
         title=title,
-        kind=kind,
-        severity=IncidentSeverity.FAILURE,
-        component=component,
         because=" ".join(because) + describe_callers(error.frames),
-        fix=tuple(fixes),
-        source=(f"{package} {match.releases[0]} to {match.releases[-1]}: {match.module}",),
+        fixes=fixes,
+        source=f"{package} {match.releases[0]} to {match.releases[-1]}: {match.module}",
         confidence="artefact",
     )
     return MessageCause(incident=incident, line=error.line, package=package, version=version)
@@ -320,23 +319,6 @@ def find_missing_package(text: str, condition: str, package: str, shelf: AtlasSh
         if known and known not in {package, "torch", "python", "cuda"}:
             return known
     return ""
-
-
-def describe_traceback(  # noqa: PLR0913
-    incident_id: str, kind: IncidentKind, component: str, *, title: str, because: str, fixes: Sequence[Fix]
-) -> Incident:
-    """Return the failure that only a log's own traceback speaks for: it is `reported`, with the traceback as source."""
-    return Incident(
-        id=incident_id,
-        title=title,
-        kind=kind,
-        severity=IncidentSeverity.FAILURE,
-        component=component,
-        because=because,
-        fix=tuple(fixes),
-        source=("the traceback",),
-        confidence="reported",
-    )
 
 
 def shorten_text(text: str, limit: int) -> str:

@@ -12,8 +12,15 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood_diagnose.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
 from knowngood_diagnose.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS, FROM_REPOSITORIES, upgrade_package
-from knowngood_diagnose.failures.names.name_situation import NameCaller, NameCause, advise, find_caller, ranges_of_mask
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_diagnose.failures.names.name_situation import (
+    NameCaller,
+    NameCause,
+    advise,
+    describe_failure,
+    find_caller,
+    ranges_of_mask,
+)
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood_facts.facts.atlas_file import RowKind
 
@@ -118,15 +125,14 @@ def _advise_install(name: str, top: str, *, is_known: bool) -> Fix:
 
 def describe_missing_module(top: str, title: str, because: str, fixes: Sequence[Fix], component: str) -> Incident:
     """Return a failure of which the message says that a top-level module is not there."""
-    return Incident(
-        id=f"name:{top}",
+    return describe_failure(
+        f"name:{top}",
+        IncidentKind.NOT_INSTALLED,
+        component,
         title=title,
-        kind=IncidentKind.NOT_INSTALLED,
-        severity=IncidentSeverity.FAILURE,
-        component=component,
         because=because,
-        fix=tuple(fixes),
-        source=("the message",),
+        fixes=fixes,
+        source="the message",
         confidence="artefact",
     )
 
@@ -148,7 +154,6 @@ def _is_ray_worker(error: LoggedError) -> bool:
     return any(frame.installed[:2] == ("ray", "_private") for frame in error.frames)
 
 
-_PARTS = lazy_pattern(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
 _OWN_FUNCTION = lazy_pattern(
     r"^from (?P<module>[a-z]+_\w+) import "
     r"(?P<name>(?:add|build|compute|create|get|init|is|load|make|parse|prepare|process|read|run|save|set|setup|to)_\w+)"
@@ -181,15 +186,9 @@ def find_own_file(error: LoggedError, caller: NameCaller | None) -> OwnFile | No
     is_unpickled = caller is not None and bool(caller.frame.code) and top not in caller.frame.code
     if (is_own_code or is_unpickled) and (top in FOLDERS_OF_PROJECTS or _OWN_ENDING.search(top)):
         return _describe_project_folder(error, top)
-    if caller is None:
+    if caller is None or not caller.frame.installed or not _OWN_FUNCTION.match(caller.frame.code):
         return None
-    if caller.frame.installed:
-        return _describe_sibling(top, caller) if _OWN_FUNCTION.match(caller.frame.code) else None
-    if is_own_code and (near := find_nearest_name(top, sorted(FOLDERS_OF_PROJECTS))):
-        return _describe_mistyped_folder(top, near, caller)
-    parts = _PARTS.match(caller.frame.code)
-    is_folder = parts is not None and parts["top"] == top and parts["part"] in FOLDERS_OF_PROJECTS
-    return _describe_unfound_folder(top, parts["part"], caller) if parts and is_folder else None
+    return _describe_sibling(top, caller)
 
 
 def _describe_folder(error: LoggedError, top: str, folder: CodeFrame) -> OwnFile:
@@ -237,19 +236,6 @@ def _describe_project_folder(error: LoggedError, top: str) -> OwnFile:
     return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes, is_likely=False)
 
 
-def _describe_mistyped_folder(top: str, near: str, caller: NameCaller) -> OwnFile:
-    because = (
-        f"{caller.file} imports {top}. No known package has that module, and it is {near} with a slip of the pen: a "
-        "file of the project that is called otherwise, or that was never put into the repository."
-    )
-    fixes = [
-        advise(f"ls {top}.py {near}.py: write import {near} when that is there"),
-        advise("A newer commit of the project, which has the file"),
-    ]
-    title = f"The project has no {top}: a wrong name for {near}, or a file that is missing in the repository"
-    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
-
-
 def _describe_sibling(top: str, caller: NameCaller) -> OwnFile:
     package = caller.frame.installed[0]
     because = (
@@ -265,21 +251,6 @@ def _describe_sibling(top: str, caller: NameCaller) -> OwnFile:
     ]
     title = f"{top} is not found: most likely a file of {package} itself, imported as if it stood alone"
     return OwnFile(component=package, title=title, because=because, fixes=fixes)
-
-
-def _describe_unfound_folder(top: str, part: str, caller: NameCaller) -> OwnFile:
-    because = (
-        f"{caller.file} imports {top}.{part}. No known package has the module {top}, and {part} is a folder that "
-        f"projects have: so {top} is mostly the project's own folder, and the root of the project is not on the path."
-    )
-    fixes = [
-        advise(
-            f"Start it from the folder that has {top}, with PYTHONPATH=. before the command; or pip install -e . there"
-        ),
-        advise(f"When there is no folder {top}: clone the project that has it, or install its package"),
-    ]
-    title = f"{top} is not found: the project's own folder, or another project's that is not installed"
-    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
 
 
 def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
@@ -317,15 +288,14 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
     if caller is not None and (request := _find_request(fault, caller)) is not None:
         because += f" {request.words}"
         fixes = [*request.fixes, *fixes[:1]]
-    incident = Incident(
-        id=f"name:{fault.text}",
+    incident = describe_failure(
+        f"name:{fault.text}",
+        IncidentKind.API_UNKNOWN,
+        package,
         title=f"The {package} that is installed has not {what}",
-        kind=IncidentKind.API_UNKNOWN,
-        severity=IncidentSeverity.FAILURE,
-        component=package,
         because=because,
-        fix=tuple(fixes),
-        source=("the message",),
+        fixes=fixes,
+        source="the message",
         confidence="artefact",
     )
     return NameCause(error=error, incident=incident, package=package, is_likely=not is_known)
@@ -385,19 +355,14 @@ def _explain_unimported_submodule(error: LoggedError, top: str, file: str, asks:
     ]
     if asks:
         fixes.insert(0, upgrade_package(asks, f"a newer {asks}, which imports {whole} itself"))
-    incident = Incident(
-        id=f"name:{whole}",
+    incident = describe_failure(
+        f"name:{whole}",
+        IncidentKind.CONFIG,
+        asks or OwnComponent.YOUR_CODE,
         title=f"`import {fault.owner}` alone does not load its module {fault.name}",
-        kind=IncidentKind.CONFIG,
-        severity=IncidentSeverity.FAILURE,
-        component=asks or OwnComponent.YOUR_CODE,
-        because=(
-            f"The line uses {whole} as a module. It is there only after somebody has imported it: {file or 'the code'} "
-            "counted on another package that did."
-        ),
-        fix=tuple(fixes),
-        source=("the traceback",),
-        confidence="reported",
+        because=f"The line uses {whole} as a module. It is there only after somebody has imported it: "
+        f"{file or 'the code'} counted on another package that did.",
+        fixes=fixes,
     )
     return NameCause(error=error, incident=incident, package=asks, is_likely=True)
 

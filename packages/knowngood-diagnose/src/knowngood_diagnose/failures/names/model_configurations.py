@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf, upgrade_package
-from knowngood_diagnose.failures.names.message_causes import describe_traceback
 from knowngood_diagnose.failures.names.name_situation import (
     NameCause,
     advise,
     build_own_cause,
     component_of,
     describe_caller,
+    describe_failure,
 )
 from knowngood_facts.compat.incident import Fix, IncidentKind
 from knowngood_facts.facts.atlas_file import RowKind
@@ -182,7 +182,7 @@ def explain_unsloth_class(error: LoggedError) -> NameCause | None:
         ]
     else:
         return None
-    incident = describe_traceback(
+    incident = describe_failure(
         f"name:{fault.text}", IncidentKind.API_UNKNOWN, _PACKAGE, title=title, because=because, fixes=fixes
     )
     return NameCause(error=error, incident=incident, package=_PACKAGE, is_fallback=True)

@@ -54,6 +54,31 @@ def advise(text: str) -> Fix:
     return Fix(note=text, change={})
 
 
+def describe_failure(  # noqa: PLR0913
+    incident_id: str,
+    kind: IncidentKind,
+    component: str,
+    *,
+    title: str,
+    because: str,
+    fixes: Sequence[Fix],
+    source: str = "the traceback",
+    confidence: str = "reported",
+) -> Incident:
+    """Return a failure that is computed from a log: where no facts stand behind it, it is `reported`."""
+    return Incident(
+        id=incident_id,
+        title=title,
+        kind=kind,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=because,
+        fix=tuple(fixes),
+        source=(source,),
+        confidence=confidence,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class NameSituation:
     """An error, the place of its name in the atlas, and what the log says about versions."""
@@ -463,15 +488,13 @@ def build_own_cause(error: LoggedError, *, title: str, because: str, fixes: Sequ
     """Return a cause that counts only when nothing else explains the last error."""
     if (copies := find_two_checkouts(error.frames)) is not None:
         because, fixes = because + copies.words, [copies.fix, *fixes]
-    incident = Incident(
-        id=f"name:{error.fault.text}",
+    incident = describe_failure(
+        f"name:{error.fault.text}",
+        IncidentKind.API_UNKNOWN,
+        component,
         title=title,
-        kind=IncidentKind.API_UNKNOWN,
-        severity=IncidentSeverity.FAILURE,
-        component=component,
         because=because,
-        fix=tuple(fixes),
-        source=("the message, its traceback and the atlas",),
-        confidence="reported",
+        fixes=fixes,
+        source="the message, its traceback and the atlas",
     )
     return NameCause(error=error, incident=incident, package=component, is_fallback=True)

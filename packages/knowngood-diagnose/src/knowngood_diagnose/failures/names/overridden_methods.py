@@ -12,11 +12,12 @@ from knowngood_diagnose.failures.names.name_places import list_frame_packages
 from knowngood_diagnose.failures.names.name_situation import (
     NameCause,
     advise,
+    describe_failure,
     find_caller,
     list_defining_packages,
     ranges_of_mask,
 )
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_facts.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood_facts.facts.atlas_lookup import parse_signature, takes_positions
 
@@ -149,15 +150,14 @@ def _list_hooks(lookup: AtlasLookup, method: str) -> Iterator[str]:
 
 def _cause(error: LoggedError, package: str, title: str, because: str, fixes: Sequence[Fix]) -> NameCause:
     newer = advise("A newer commit of the project, written for this release; or the one that its requirements name")
-    incident = Incident(
-        id=f"name:{error.fault.text}",
+    incident = describe_failure(
+        f"name:{error.fault.text}",
+        IncidentKind.SIGNATURE_CHANGED,
+        OwnComponent.YOUR_CODE,
         title=title,
-        kind=IncidentKind.SIGNATURE_CHANGED,
-        severity=IncidentSeverity.FAILURE,
-        component=OwnComponent.YOUR_CODE,
         because=because,
-        fix=(*fixes, newer),
-        source=("the message, its traceback and the atlas",),
+        fixes=[*fixes, newer],
+        source="the message, its traceback and the atlas",
         confidence="artefact",
     )
     return NameCause(error=error, incident=incident, package=package)
@@ -246,15 +246,14 @@ def _describe_derived(  # noqa: PLR0913, PLR0917 - one step of `_explain_derived
         advise("A newer commit of the project, or the transformers that its requirements name"),
     ]
     title = f"{name} overrides forward of an older transformers: it does not take `{keyword}`, which this one passes"
-    incident = Incident(
-        id=f"name:{name}.forward({keyword}=)",
+    incident = describe_failure(
+        f"name:{name}.forward({keyword}=)",
+        IncidentKind.SIGNATURE_CHANGED,
+        OwnComponent.YOUR_CODE,
         title=title,
-        kind=IncidentKind.SIGNATURE_CHANGED,
-        severity=IncidentSeverity.FAILURE,
-        component=OwnComponent.YOUR_CODE,
         because=because,
-        fix=tuple(fixes),
-        source=("the message and the atlas",),
+        fixes=fixes,
+        source="the message and the atlas",
         confidence="artefact",
     )
     return NameCause(error=error, incident=incident, package="transformers", is_likely=True)
@@ -293,15 +292,14 @@ def _describe(  # noqa: PLR0913, PLR0917 - one step of `explain_replaced_forward
         Fix(change={package: text}, note=f"its own {owner} does not take {keyword}", cost="a pin")
         for text in ranges_of_mask(lacks, releases)[-1:]
     ]
-    incident = Incident(
-        id=f"name:{owner}.forward({keyword}=)",
+    incident = describe_failure(
+        f"name:{owner}.forward({keyword}=)",
+        IncidentKind.SIGNATURE_CHANGED,
+        OwnComponent.YOUR_CODE,
         title=f"A patched forward of {package}'s {owner} does not take `{keyword}`, which {package} passes",
-        kind=IncidentKind.SIGNATURE_CHANGED,
-        severity=IncidentSeverity.FAILURE,
-        component=OwnComponent.YOUR_CODE,
         because=because,
-        fix=tuple(fixes),
-        source=("the message, its traceback and the atlas",),
+        fixes=fixes,
+        source="the message, its traceback and the atlas",
         confidence="artefact",
     )
     return NameCause(error=error, incident=incident, package=package, is_likely=True)

@@ -14,8 +14,15 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.package_names import canonical_name
 from knowngood_diagnose.failures.logs.logged_errors import FaultKind
 from knowngood_diagnose.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
-from knowngood_diagnose.failures.names.name_situation import NameCaller, NameCause, NameSituation, advise, find_caller
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_diagnose.failures.names.name_situation import (
+    NameCaller,
+    NameCause,
+    NameSituation,
+    advise,
+    describe_failure,
+    find_caller,
+)
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_file import RowKind
 
 if TYPE_CHECKING:
@@ -179,15 +186,14 @@ def explain_other_python(error: LoggedError, shelf: AtlasShelf) -> NameCause:
 def _cause(  # noqa: PLR0913 - the fields of an incident
     error: LoggedError, *, title: str, kind: IncidentKind, component: str, because: str, fixes: Sequence[Fix]
 ) -> NameCause:
-    incident = Incident(
-        id=f"name:{error.fault.text}",
+    incident = describe_failure(
+        f"name:{error.fault.text}",
+        kind,
+        component,
         title=title,
-        kind=kind,
-        severity=IncidentSeverity.FAILURE,
-        component=component,
         because=because,
-        fix=tuple(fixes),
-        source=("the message and its traceback",),
+        fixes=fixes,
+        source="the message and its traceback",
         confidence="artefact",
     )
     return NameCause(error=error, incident=incident, package=component)

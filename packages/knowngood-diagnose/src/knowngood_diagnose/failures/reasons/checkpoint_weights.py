@@ -118,7 +118,6 @@ def _count_pairs(long: list[str], short: list[str], prefix: str) -> int:
 
 def _describe(incident: Incident, prefix: str, wrapper: str, *, in_file: bool, shown: str) -> Incident:
     have, lack = ("file", "model") if in_file else ("model", "file")
-    title = f"The names of the {have}'s weights have {prefix} in them, and those of the {lack} do not"
     because = (
         f"The {have} has {shown} where the {lack} has the same name without {prefix}, which is put there by {wrapper}. "
     )
@@ -127,7 +126,11 @@ def _describe(incident: Incident, prefix: str, wrapper: str, *, in_file: bool, s
         if in_file
         else "The model was wrapped before the weights are loaded, and the checkpoint was saved without it."
     )
-    return replace(incident, title=title, because=because, fix=_fixes(prefix, in_file=in_file))
+    return replace(
+        incident.tell("prefix", have=have, prefix=prefix, lack=lack),
+        because=because,
+        fix=_fixes(prefix, in_file=in_file),
+    )
 
 
 def _fixes(prefix: str, *, in_file: bool) -> tuple[Fix, ...]:

@@ -10,10 +10,9 @@ from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
 from knowngood_diagnose.failures.names.message_causes import (
     MessageCause,
     describe_callers,
-    describe_traceback,
     shorten_text,
 )
-from knowngood_diagnose.failures.names.name_situation import advise
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure
 from knowngood_facts.compat.incident import IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _cause(error: LastError, text: str, inner: str, frame: CodeFrame) -> Message
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py, line {frame.line}"
     because = f"{inner} uses there what the program handed to it ({shorten_text(frame.code, _SHOWN)})."
     because += describe_callers(error.frames)
-    incident = describe_traceback(
+    incident = describe_failure(
         "handed-in",
         IncidentKind.CONFIG,
         OwnComponent.YOUR_CODE,

@@ -15,10 +15,9 @@ from knowngood_diagnose.failures.names.message_causes import (
     SPEAKS,
     MessageCause,
     describe_callers,
-    describe_traceback,
     shorten_text,
 )
-from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
+from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, describe_failure, is_standard_library
 from knowngood_diagnose.failures.names.plain_values import explain_empty_value, find_empty_value
 from knowngood_diagnose.failures.reasons.handed_in_values import explain_handed_in
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
@@ -39,7 +38,6 @@ _PLAIN_VALUE = lazy_pattern(
     r"|^(?:'?NoneType'?|list|string|tuple) (?:indices|object)|values to unpack|unsupported operand type"
 )
 """Words with which Python refuses a plain value, in classes of errors that packages use too."""
-_CALLED = lazy_pattern(r"^(?P<owner>[A-Z]\w{5,60})\.\w+\(\) (?:missing \d+ required|takes )")
 _LACKS = lazy_pattern(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
 _TELLING_CLASS = lazy_pattern(r"^[A-Z]\w*[a-z0-9][A-Z]\w+$")
 """A class of more than one word, which only one project is likely to have."""
@@ -77,8 +75,6 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _explain_made_source(error, text, shelf)
     of_python = name in _OF_PYTHON or (name == "ValueError" and bool(_VALUES.search(text)))
     frames = [frame for frame in error.frames if not _passes_on(frame)]
-    if not frames and (called := _CALLED.match(text)) is not None:
-        return _explain_called_class(error, called["owner"], text, shelf)
     if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
         return _explain_remote_code(error, frames, f"{name}: {text}")
     if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_names` looks for
@@ -220,22 +216,6 @@ def _explain_trainer(error: LastError, versions: Mapping[str, Sequence[str]], sh
     return _cause(error, trainer, title, because, _fixes(trainer, trainer, ""))
 
 
-def _explain_called_class(error: LastError, owner: str, text: str, shelf: AtlasShelf) -> MessageCause | None:
-    """A method that is called with other arguments than it takes, by the one package that has its class."""
-    lookups = ((package, shelf.open(package)) for package in shelf.packages)
-    packages = [package for package, lookup in lookups if lookup and any(lookup.definitions_of(owner))]
-    if len(packages) != 1:
-        return None
-    package = packages[0]
-    title = f"{package}'s {owner} is called with other arguments than it takes: {shorten_text(text, _SHOWN)}"
-    because = f"{owner} is a class of {package}: what calls it, which the log does not show, is of another age."
-    fixes = [
-        upgrade_package(package),
-        advise(f"The {package} that the caller's own requirements name, or a newer release of the caller"),
-    ]
-    return _cause(error, package, title, because, fixes)
-
-
 def _explain_plain_value(error: LastError, name: str, text: str) -> MessageCause | None:
     """A plain Python value that is not what the code expects, where the log shows no traceback."""
     at = error.text.find(name)  # a sentence about an error, such as a title, is about a package
@@ -270,7 +250,7 @@ def _passes_on(frame: CodeFrame) -> bool:
 
 
 def _cause(error: LastError, component: str, title: str, because: str, fixes: list[Fix]) -> MessageCause:
-    incident = describe_traceback(
+    incident = describe_failure(
         "inner-error", IncidentKind.FAILS_INSIDE, component, title=title, because=because, fixes=fixes
     )
     return MessageCause(incident=incident, line=error.line, package=component)
@@ -313,7 +293,7 @@ def explain_ignored_setting(error: LastError, shelf: AtlasShelf) -> MessageCause
         upgrade_package(_PACKAGE, f"the newest {_PACKAGE}"),
         advise("A model of the age of the diffusers that the project needs"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         "ignored-setting",
         IncidentKind.API_NOT_YET,
         _PACKAGE,

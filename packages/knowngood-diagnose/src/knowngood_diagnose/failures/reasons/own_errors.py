@@ -22,15 +22,14 @@ from knowngood_diagnose.failures.names.message_causes import (
     SPEAKS,
     MessageCause,
     describe_callers,
-    describe_traceback,
     find_missing_package,
     read_own_fixes,
     shorten_text,
 )
-from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
+from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, describe_failure, is_standard_library
 from knowngood_diagnose.failures.names.plain_values import explain_empty_value
 from knowngood_diagnose.failures.reasons.handed_in_values import explain_generated_trainer
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
     from knowngood_diagnose.failures.logs.logged_errors import CodeFrame
@@ -186,7 +185,7 @@ def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
 
 
 def _incident(title: str, because: str, fixes: list[Fix], component: str) -> Incident:
-    return describe_traceback("own-error", IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)
+    return describe_failure("own-error", IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)
 
 
 _ABSENT = lazy_pattern(
@@ -223,7 +222,7 @@ def explain_required_package(error: LastError, name: str, text: str, shelf: Atla
         return None
     frame = error.frames[-1]
     file = frame.short_file
-    incident = describe_traceback(
+    incident = describe_failure(
         f"package-required:{package}",
         IncidentKind.NOT_INSTALLED,
         package,
@@ -324,16 +323,13 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     if passing := _find_passing_package(error, top, shelf):
         component, because = passing, f"{because} It is {passing} that calls it."
         fixes.append(advise(f"A newer {passing}, or the {package} that its requirements name"))
-    incident = Incident(
-        id=f"raised:{'.'.join(frame.installed or frame.parts[-2:]) if frame else top}",
+    incident = describe_failure(
+        f"raised:{'.'.join(frame.installed or frame.parts[-2:]) if frame else top}",
+        IncidentKind.NOT_INSTALLED if missing else IncidentKind.CONFIG,
+        missing or component,
         title=f"{verb}: {shorten_text(text, 140)}",
-        kind=IncidentKind.NOT_INSTALLED if missing else IncidentKind.CONFIG,
-        severity=IncidentSeverity.FAILURE,
-        component=missing or component,
         because=because,
-        fix=tuple(fixes),
-        source=("the traceback",),
-        confidence="reported",
+        fixes=fixes,
     )
     return MessageCause(incident=incident, line=error.line, package=package)
 
@@ -359,7 +355,7 @@ def explain_unimplemented(error: LastError, shelf: AtlasShelf) -> MessageCause |
         advise(f"Define {frame.function} in that class, or leave out the option for which it is called"),
         advise("The packages that the model's or the project's own requirements name"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         "not-implemented",
         IncidentKind.CONFIG,
         OwnComponent.MODEL if package == "transformers" else OwnComponent.YOUR_CODE,

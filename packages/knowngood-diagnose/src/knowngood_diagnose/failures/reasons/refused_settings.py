@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
-from knowngood_diagnose.failures.names.name_situation import advise, find_two_checkouts
+from knowngood_diagnose.failures.names.message_causes import MessageCause, shorten_text
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure, find_two_checkouts
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def explain_unset_variable(error: LastError) -> MessageCause | None:
         code = f" ({shorten_text(frame.code, _SHOWN)})" if frame.code else ""
         where = f"Line {frame.line} of {'/'.join((frame.installed or frame.parts)[-2:])}.py{code}"
     reason, fixes = _describe_variable(name, frame)
-    incident = describe_traceback(
+    incident = describe_failure(
         "environment-variable-unset",
         IncidentKind.CONFIG,
         OwnComponent.YOUR_CODE,

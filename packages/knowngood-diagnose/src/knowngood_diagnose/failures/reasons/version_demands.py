@@ -10,8 +10,8 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.package_names import canonical_name
-from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback
-from knowngood_diagnose.failures.names.name_situation import advise
+from knowngood_diagnose.failures.names.message_causes import MessageCause
+from knowngood_diagnose.failures.names.name_situation import advise, describe_failure
 from knowngood_facts.compat.incident import Fix, IncidentKind
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def explain_version_demand(  # noqa: PLR0911 - one for each thing that a demand 
         fixes.insert(
             1, advise(f"A newer container, whose {name} is a later one; or a {asker} that does not ask for it")
         )
-    incident = describe_traceback(
+    incident = describe_failure(
         f"version-demand:{asker}:{name}",
         IncidentKind.BOUNDS,
         name,
@@ -132,7 +132,7 @@ def _explain_unknown_asker(error: LastError, name: str, wanted: str, installed: 
         Fix(change={name: wanted}, note=note, cost="an upgrade"),
         advise("Or without that option or feature: its older way, where the program has one"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         f"version-demand:{name}",
         IncidentKind.BOUNDS,
         name,
@@ -160,7 +160,7 @@ def explain_mismatch(error: LastError, shelf: AtlasShelf) -> MessageCause | None
     except InvalidVersion:
         return None
     behind, ahead = (shelf.distribution_of(name.replace("-", "_")) or canonical_name(name) for name in (behind, ahead))
-    incident = describe_traceback(
+    incident = describe_failure(
         f"version-mismatch:{behind}:{ahead}",
         IncidentKind.BOUNDS,
         behind,
@@ -196,7 +196,7 @@ def explain_absent_module(error: LastError, shelf: AtlasShelf) -> MessageCause |
         ),
         advise(f"Choose what needs no {package}, when the program has an option for it"),
     ]
-    incident = describe_traceback(
+    incident = describe_failure(
         f"absent-module:{package}",
         IncidentKind.NOT_INSTALLED,
         package,
