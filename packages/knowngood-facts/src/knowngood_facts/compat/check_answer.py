@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from knowngood_facts.compat.rule import Rule
     from knowngood_facts.compat.universe import Universe
 
-_FINDINGS_LIMIT = 20_000
-"""A cache with more findings is emptied, because a batch can be long."""
-
 
 class CheckVerdict(StrEnum):
     """What `check` says about a combination; the module's docstring has the meaning of each."""
@@ -362,8 +359,9 @@ def find_broken_rules(placement: QueryPlacement, conditions: Mapping[str, str]) 
     index = placement.universe.index
     findings: list[Finding | None] = []
     for bit in iterate_bits(index.find_broken(placement.assignment, index.everything & ~index.all_unknown)):
-        finding = _cached_finding(placement, bit)
-        findings.append(_under_conditions(index.boxes[bit].rule, finding, conditions))
+        box = index.boxes[bit]
+        finding = finding_from_box(index, box, placement.assignment, placement.as_written, {})
+        findings.append(_under_conditions(box.rule, finding, conditions))
     if "attn" not in placement.assignment:
         # Incidents under some attention settings only, when no setting is stated.
         for _, box in placement.universe.conditional:
@@ -419,21 +417,6 @@ def _with_incidents(universe: Universe, finding: Finding) -> Finding:
     """A finding with the known failures that its rule covers."""
     incidents = universe.incidents.get(finding.id)
     return replace(finding, incidents=incidents) if incidents else finding
-
-
-def _cached_finding(placement: QueryPlacement, bit: int) -> Finding:
-    """`finding_from_box`, kept: in a batch the same pairs of releases break the same rules."""
-    universe = placement.universe
-    box = universe.index.boxes[bit]
-    cache: dict[object, Finding] = universe.cached("findings", dict)
-    key = (bit, *((name, placement.assignment[name], placement.as_written.get(name)) for name in box.masks))
-    finding = cache.get(key)
-    if finding is None:
-        if len(cache) > _FINDINGS_LIMIT:
-            cache.clear()
-        finding = finding_from_box(universe.index, box, placement.assignment, placement.as_written, {})
-        cache[key] = finding
-    return finding
 
 
 def find_unknown_facts(placement: QueryPlacement) -> list[Finding]:

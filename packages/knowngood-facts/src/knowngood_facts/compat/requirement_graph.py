@@ -546,7 +546,7 @@ def _solve(resolution: RequirementResolution) -> None:
 
 def _note_solution(resolution: RequirementResolution, result: Mapping[str, int]) -> None:
     graph = resolution.graph
-    versions, unread, undeclared = {}, [], {}
+    versions, unread, by_address, undeclared = {}, [], list[str](), {}
     for name, bit in result.items():
         if name.endswith("]") or name in AXES:
             continue
@@ -556,11 +556,11 @@ def _note_solution(resolution: RequirementResolution, result: Mapping[str, int])
             continue
         place = bit.bit_length() - 1
         versions[name] = node.domain.values[place]
-        unread += graph.addresses.get((name, place), [])
+        by_address += graph.addresses.get((name, place), [])
         if node.releases[place].source == "none":
             undeclared[name] = versions[name]
     resolution.versions, resolution.undeclared = versions, undeclared
-    resolution.unread = tuple(dict.fromkeys(unread))
+    resolution.unread = tuple(dict.fromkeys([*unread, *by_address]))
 
 
 def _conflict(resolution: RequirementResolution, failure: SearchFailure) -> Conflict:

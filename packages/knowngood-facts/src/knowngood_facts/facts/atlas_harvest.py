@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError
+from knowngood.core.local_files import FACTS_FOLDER
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.releases import group_by_release
 from knowngood.index.remote_archive import open_bulk_archive
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from knowngood.core.notify import Notify
     from knowngood.index.releases import IndexedRelease
 
-ATLAS_PACKAGES_FILE = "facts/atlas/packages.yaml"
+ATLAS_PACKAGES_FILE = f"{FACTS_FOLDER}/atlas/packages.yaml"
 _KEYS = {"since", "packages", "series", "purposes"}
 
 
@@ -162,16 +163,17 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
         if tables.sourceless.get(version) == file.name:
             continue
         try:
-            known = _read_release(file, package.module, index, workers, callees, known)
+            release_rows = _read_release(file, package.module, index, workers, callees, known)
         except UnreadableError as error:
             tables.failed[version] = str(error)
             notify(f"{package.name} {version}: {error}")
             continue
-        if not known:
+        if release_rows is None:
             tables.sourceless[version] = file.name  # as transformer-engine 1.9.0, whose modules another package has
             tables.failed.pop(version, None)
-            notify(f"{package.name} {version}: {file.name} has no Python sources of {package.module}")
+            notify(f"{package.name} {version}: {file.name} has no Python sources")
             continue
+        known = release_rows
         place = sum(Version(other) < release.version for other in tables.releases)
         tables.add_release(version, place, file.name, _render_rows(known))
         new.append(version)
@@ -241,8 +243,8 @@ def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
     workers: Executor,
     callees: frozenset[str],
     known: Mapping[str, tuple[str, ModuleRows]],
-) -> dict[str, tuple[str, ModuleRows]]:
-    """Return module -> (content key, rows) of everything below the module `top`.
+) -> dict[str, tuple[str, ModuleRows]] | None:
+    """Return module -> (content key, rows) of everything below the module `top`; `None` when it installs none at all.
 
     What has the key that it had in `known` is taken from there.
     """
@@ -251,6 +253,8 @@ def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
     sources = select_sources(keys)
     own = {module.partition(".")[0] for module in sources}
     members = {module: member for module, member in sources.items() if module.partition(".")[0] == top}
+    if not members and not (file.is_wheel and own):
+        return None  # an sdist may have sources of what builds it alone
     rows: dict[str, tuple[str, ModuleRows]] = {}
     due = {}
     for module, member in members.items():

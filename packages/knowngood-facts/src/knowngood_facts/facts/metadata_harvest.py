@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 from knowngood.core import yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError
-from knowngood.core.local_files import write_atomically
+from knowngood.core.local_files import FACTS_FOLDER, write_atomically
 from knowngood.core.package_names import parse_requirement_text
 from knowngood.index.artefact import NoProjectError, PackageIndex, PublishedFile, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
@@ -357,7 +357,7 @@ def _differences(kind: str, before: Collection[str], after: Collection[str]) -> 
     yield from (f"{kind}+ {value}" for value in sorted(set(after) - set(before)))
 
 
-SEEDS_FILE = "facts/metadata/seeds.yaml"
+SEEDS_FILE = f"{FACTS_FOLDER}/metadata/seeds.yaml"
 _TARGETS = tuple(product([f"3.{minor}" for minor in range(8, 16)], ["x86_64", "aarch64"]))
 """The Pythons and machines for which a requirement may hold; one that holds for none of them is not followed."""
 

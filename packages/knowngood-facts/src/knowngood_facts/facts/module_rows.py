@@ -6,7 +6,7 @@ import ast
 import sys
 from typing import TYPE_CHECKING
 
-from knowngood_facts.facts.atlas_file import DETAIL_LIMIT, AtlasRow, ModuleRows, RowKind, fits_row
+from knowngood_facts.facts.atlas_file import DETAIL_LIMIT, AtlasRow, AtlasUse, ModuleRows, RowKind, fits_row
 from knowngood_facts.facts.guard_sources import list_guard_sources
 from knowngood_facts.facts.python_source import (
     Function,
@@ -20,9 +20,11 @@ from knowngood_facts.facts.use_collector import (
     UseCollector,
     add_condition,
     add_exit,
+    find_called_import,
     find_tuple_sizes,
     is_conditional,
     is_type_checking,
+    join_guards,
     list_caught_names,
     list_own_calls,
     open_try,
@@ -104,6 +106,9 @@ class _ModuleReader:
                 package = self.module if self.is_package else self.module.rpartition(".")[0]
                 self.rows.update(list_lazy_folders(node, package))
         self.collector.take_statement(node, place, guards)
+        module = find_called_import(node)
+        if module and module.partition(".")[0] in self.callees:
+            self.collector.uses.add(AtlasUse(module, place, join_guards(guards)))
 
     def _take_definition(
         self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, place: str, guards: Sequence[str]

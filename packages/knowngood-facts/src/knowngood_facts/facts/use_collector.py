@@ -290,6 +290,23 @@ def _render_default(default: ast.expr | None) -> str:
     return f"={text}" if len(text) <= _DEFAULT_LIMIT and fits_row(text) and "," not in text else "=..."
 
 
+def find_called_import(node: ast.stmt) -> str | None:
+    """Return the module that a statement imports by a call: `__import__("pkg_resources").declare_namespace(x)`."""
+    part: ast.AST | None = getattr(node, "value", None)
+    while isinstance(part, ast.Call | ast.Attribute):
+        match part:
+            case ast.Call(func=ast.Name(id="__import__"), args=[ast.Constant(value=str(module)), *_]):
+                return module
+            case ast.Call(func=func, args=[ast.Constant(value=str(module))]) if _is_import_module(func, module):
+                return module
+        part = part.func if isinstance(part, ast.Call) else part.value
+    return None
+
+
+def _is_import_module(func: ast.expr, module: str) -> bool:
+    return dotted_name(func).rpartition(".")[2] == "import_module" and not module.startswith(".")
+
+
 def find_unpacked_call(node: ast.AST) -> tuple[ast.Call, str] | None:
     """Return the call and `=4` for `a, b, c, d = f(x)`; `None` for any other statement."""
     match node:

@@ -563,6 +563,21 @@ def test_no_cell_of_the_matrix_is_broken(cell: Cell):
     assert result.verdict in ("compatible", "verified", *unknown), errors(result)
 
 
+@pytest.mark.parametrize(
+    ("caller", "broken", "sound"),
+    [
+        # `from diffusers import DiffusionPipeline` needs a module that uses FLAX_WEIGHTS_NAME of transformers 4.
+        ("diffusers==0.30.3", "transformers==5.2.0", "transformers==4.57.6"),
+        # `__import__("pkg_resources")`, of which setuptools 82 has no more.
+        ("pytorch-lightning==1.9.5", "setuptools==82.0.0", "setuptools==81.0.0"),
+    ],
+)
+def test_what_a_package_is_for_has_to_be_importable(caller: str, broken: str, sound: str):
+    ids = {f"uses:{caller.partition('=')[0]}:{broken.partition('=')[0]}"}
+    assert errors(ask(caller, broken)) == ids
+    assert errors(ask(caller, sound)) == set()
+
+
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main(["check", *words])
     caught = capsys.readouterr()
@@ -790,8 +805,8 @@ def test_a_package_that_is_named_twice(requirements: list[str], verdict: str, be
         (["transformers[torch]==4.57.6", "torch==2.1.0"], "broken", "requires:transformers[torch]:torch"),
         (["transformers[torch]==4.57.6", "torch==2.6.0"], "compatible", None),
         (["transformers==4.57.6", "torch==2.1.0"], "broken", "uses:transformers:torch"),
-        (["transformers==5.0.0", "accelerate==1.0.0", "torch==2.6.0"], "compatible", None),
-        (["transformers[torch]==4.57.6", "accelerate==0.20.0"], "broken", "requires:transformers[torch]:accelerate"),
+        (["transformers==5.0.0", "accelerate==1.0.0", "torch==2.6.0"], "broken", "requires:transformers:accelerate"),
+        (["transformers[torch]==4.57.6", "accelerate==0.20.0"], "broken", "requires:transformers:accelerate"),
         (["transformers[torch]==5.20.0", "accelerate==1.2.0", "torch==2.6.0"], "compatible", None),
         (["transformer-engine[pytorch]==2.20.2", "transformer-engine-torch==2.9.0"], "broken", None),
         (["transformers[vision]==4.57.6", "torch==2.6.0"], "compatible", None),

@@ -123,6 +123,22 @@ def test_uses_have_their_place_and_the_guards_that_matter() -> None:
     }
 
 
+def test_an_import_by_a_call_is_a_use_like_any_other() -> None:
+    uses = extract(
+        """
+        import importlib
+        __import__("torch").declare_namespace(__name__)
+        try:
+            peft = importlib.import_module("peft.utils")
+        except ImportError:
+            peft = None
+        part = importlib.import_module(".part", __name__)
+        later = lambda: importlib.import_module("torch.later")
+        """
+    ).uses
+    assert set(uses) == {AtlasUse("torch", "", ""), AtlasUse("peft.utils", "", "try ImportError")}
+
+
 def test_a_source_that_is_not_python_is_said_to_be_so() -> None:
     assert extract("def (") == ModuleRows((AtlasRow("", RowKind.MODULE, "x"),), ())
 

@@ -26,6 +26,7 @@ SOURCES = {
     "1.1": {"lib/__init__.py": "def old(): ..."},
     "1.2": {"lib/__init__.py": "def new(): ...", "lib/part.py": ""},
     "1.3": {"build_tools/build_ext.py": "def build(): ..."},
+    "1.4": {"other/__init__.py": "def other(): ..."},
 }
 
 
@@ -54,7 +55,7 @@ class Index:
     def files(self, project: str) -> tuple[PublishedFile, ...]:
         return tuple(
             PublishedFile(
-                name=f"{project}-{version}-py3-none-any.whl",
+                name=f"{project}-{version}" + (".tar.gz" if version == "1.3" else "-py3-none-any.whl"),
                 url="",
                 sha256="",
                 version=Version(version),
@@ -78,16 +79,16 @@ def harvest(folder: Path) -> AtlasReport:
 
 
 def test_a_release_without_sources_of_its_module_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.3 has sources, but only of what builds it, as transformer-engine-torch's sdist."""
+    """1.3 has sources, but only of what builds it, as transformer-engine-torch's sdist; 1.4 is without the module."""
     monkeypatch.setattr(atlas_harvest, "open_bulk_archive", lambda file, _: Archive(file))
     report = harvest(tmp_path)
-    assert report.new == ("1.1", "1.2")
+    assert report.new == ("1.1", "1.2", "1.4")
     assert not report.failed
     file = AtlasFile(tmp_path / "lib.atlas")
-    assert file.releases == ["1.1", "1.2"]
-    assert file.sourceless == {"1.0": "lib-1.0-py3-none-any.whl", "1.3": "lib-1.3-py3-none-any.whl"}
+    assert file.releases == ["1.1", "1.2", "1.4"]
+    assert file.sourceless == {"1.0": "lib-1.0-py3-none-any.whl", "1.3": "lib-1.3.tar.gz"}
     OPENED.clear()
-    assert harvest(tmp_path).known == 2
+    assert harvest(tmp_path).known == 3
     assert OPENED == []
 
 
