@@ -24,8 +24,8 @@ from knowngood_facts.compat import knowledge
 from knowngood_facts.facts.atlas_file import AtlasFile
 from knowngood_facts.facts.atlas_harvest import ATLAS_PACKAGES_FILE, READER_REVISION, harvest_atlas, parse_atlas_field
 from knowngood_facts.facts.atlas_lookup import list_atlas_packages
+from knowngood_facts.facts.broken_use_renewal import renew_broken_uses
 from knowngood_facts.facts.broken_use_table import read_broken_uses
-from knowngood_facts.facts.broken_uses import renew_broken_uses
 from knowngood_facts.facts.core_facts_file import compute_core_facts
 from knowngood_facts.facts.fact_reader import find_readers
 from knowngood_facts.facts.fact_store import read_fact_file
