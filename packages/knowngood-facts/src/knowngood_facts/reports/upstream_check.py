@@ -93,16 +93,16 @@ class UpstreamCheck:
         )
 
     def _uncovered_findings(self, packages: Sequence[str]) -> list[NightlyFinding]:
-        """Return a finding for each package of an axis whose releases nothing reads, so that news of it stay unseen."""
+        """Return a finding for each package of an axis of which nothing is read, so that its releases stay unseen."""
         return [
             _upstream_finding(
                 "uncovered",
                 NightlySeverity.UNKNOWN,
                 name,
-                f"{name}: no reader of facts covers it, so its releases are not known",
+                f"{name}: neither its facts nor its metadata are read, so its releases are not known",
             )
             for name in index_changes.list_axis_packages(self.cells)
-            if name not in packages
+            if name not in {*packages, *list_metadata_packages(self.here.root / FACTS_FOLDER / "metadata")}
         ]
 
     def _read_metadata(self, folder: Path, notify: Notify) -> tuple[list[str], list[NightlyFinding]]:
