@@ -59,7 +59,7 @@ GPUS = ("sm_90", "sm_80")
 TORCH = "2.11.0"
 OLD_CELL = "cells:\n  - {gpu: sm_90, torch: 2.11.0, transformers: 4.57.6, base: debian12}\n"
 HEADS = "| week from | releases | breaks | undeclared | functions | cells | lock | do not | s a night |"
-START, END = "<!-- The replay: written by benchmarks/replay_nights.py -->", "<!-- The end of the replay -->"
+START, END = "<!-- The replay, written by replay_nights.py -->", "<!-- The end of the replay -->"
 
 
 @cache
