@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
@@ -56,8 +56,10 @@ from knowngood_facts.reports.index_changes import UpstreamRelease
 from knowngood_facts.reports.new_breaks import find_new_breaks
 
 GPUS = ("sm_90", "sm_80")
+TORCH = "2.11.0"
 OLD_CELL = "cells:\n  - {gpu: sm_90, torch: 2.11.0, transformers: 4.57.6, base: debian12}\n"
-START, END = "<!-- The replay: written by benchmarks/replay_nights.py -->", "<!-- The end of the replay -->"
+HEADS = "| week from | releases | breaks | undeclared | functions | cells | lock | do not | s a night |"
+START, END = "<!-- The replay, written by replay_nights.py -->", "<!-- The end of the replay -->"
 
 
 @cache
@@ -95,9 +97,8 @@ def cut_project(root: Path, day: str, target: Path) -> None:
         if item.suffix == ".json":
             document = json.loads(item.read_text())
             days = upload_days(item.stem, root)
-            document["releases"] = {
-                version: entry for version, entry in document["releases"].items() if days.get(version, "") <= day
-            }
+            kept = {name: entry for name, entry in document["releases"].items() if days.get(name, "") <= day}
+            document["releases"] = kept
             (cut / item.name).write_text(json.dumps(document))
         elif item.name != "metadata":
             (cut / item.name).symlink_to(item)
@@ -107,8 +108,8 @@ def cut_project(root: Path, day: str, target: Path) -> None:
             path.symlink_to(facts / "metadata" / path.name)
         else:
             known = read_package_metadata(name, facts / "metadata")
-            kept = [release for release in known.releases.values() if release.uploaded <= day] if known else []
-            path.write_text(render_package_metadata(name, kept))
+            there = [release for release in known.releases.values() if release.uploaded <= day] if known else []
+            path.write_text(render_package_metadata(name, there))
     (cut / "metadata/snapshot").write_text(f"{day}\n")
     for name in (RULES_FOLDER, INCIDENTS_FOLDER, "templates"):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -127,11 +128,8 @@ def propose_cells(root: Path, day: str, releases: list[UpstreamRelease]) -> list
         target = Path(folder)
         cut_project(root, day, target)
         os.chdir(target)
-        known, facts, text = (
-            knowledge.load_knowledge(target),
-            load_matrix_facts(target),
-            Path("matrix.yaml").read_text(),
-        )
+        known, facts = knowledge.load_knowledge(target), load_matrix_facts(target)
+        text = Path("matrix.yaml").read_text()
         for release in releases:
             start = time.monotonic()
             proposals = index_changes.propose_cells(known, release, GPUS)
@@ -139,18 +137,9 @@ def propose_cells(root: Path, day: str, releases: list[UpstreamRelease]) -> list
             for gpu, proposal in proposals.items():
                 start = time.monotonic()
                 locked = index_changes.lock_proposal(proposal, text, facts, day)
-                made.append(
-                    {
-                        "release": str(release),
-                        "gpu": gpu,
-                        "cell": str(locked.cell) if locked.cell else None,
-                        "with": locked.extras,
-                        "locks": locked.locks,
-                        "note": locked.note,
-                        "pick_seconds": round(picking, 1),
-                        "lock_seconds": round(time.monotonic() - start, 1),
-                    }
-                )
+                own = {"release": str(release), "gpu": gpu, "cell": str(locked.cell) if locked.cell else None}
+                seconds = {"pick_seconds": picking, "lock_seconds": time.monotonic() - start}
+                made.append(vars(locked) | own | {name: round(value, 1) for name, value in seconds.items()})
         os.chdir("/")
     return made
 
@@ -161,24 +150,19 @@ def replay_day(root: Path, day: str, followed: list[str]) -> dict[str, Any]:
     packages = list_atlas_packages(root / FACTS_FOLDER / "atlas")
     there = {name: atlas_releases(name, root, day) for name in packages}
     newest = {name: releases[-1] for name, releases in there.items() if releases}
-    new, breaks = [], []
+    read = partial(read_table_of_day, root=root, day=day)
+    new: list[UpstreamRelease] = []
+    breaks: list[dict[str, Any]] = []
     for name, releases in there.items():
         for place, version in enumerate(releases):
             if upload_days(name, root)[version] == day:
                 release = UpstreamRelease(package=name, version=version)
                 before = releases[place - 1] if place else None
                 new.append(release)
-                breaks += [
-                    {"release": str(release), "before": before, "text": str(item)}
-                    | {**vars(item), "imports": [(use.module, use.target) for use in item.imports]}
-                    for item in find_new_breaks(
-                        release,
-                        before,
-                        newest,
-                        lambda caller: read_table_of_day(caller, root, day),
-                        root / FACTS_FOLDER / "metadata",
-                    )
-                ]
+                for item in find_new_breaks(release, before, newest, read, root / FACTS_FOLDER / "metadata"):
+                    uses = [(use.module, use.target) for use in item.imports]
+                    own = {"release": str(release), "before": before, "text": str(item)}
+                    breaks.append(vars(item) | own | {"imports": uses})
     chosen = [release for release in new if release.package in followed]
     made = propose_cells(root, day, chosen) if chosen else []
     return {
@@ -194,8 +178,7 @@ def replay_day(root: Path, day: str, followed: list[str]) -> dict[str, Any]:
 def replay_nights(out: Path, root: Path, until: date, days: int) -> None:
     """Add the days to `out` that it does not have, oldest first."""
     done = {item["day"] for item in read_lines(out)}
-    matrix = find_project().matrix
-    followed = index_changes.list_axis_packages(matrix.maintained_cells)
+    followed = index_changes.list_axis_packages(find_project().matrix.maintained_cells)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=15) as pool:  # it holds memory
         for place in range(days - 1, -1, -1):
             day = f"{until - timedelta(days=place)}"
@@ -217,7 +200,7 @@ def import_pairs(out: Path, count: int, venvs: Path) -> None:
     done = [item["text"] for item in read_lines(results)]
     nights = read_lines(out)
     foretold = [item | {"day": night["day"]} for night in nights for item in night["breaks"] if item["imports"]]
-    for item in foretold[:count]:
+    for item in sorted(foretold, key=lambda item: item["declared"])[:count]:
         if item["text"] not in done:
             name, version = item["release"].split(" ")
             for which, other in (("with", version), ("before", item["before"])):
@@ -230,29 +213,33 @@ def import_pairs(out: Path, count: int, venvs: Path) -> None:
 def import_pair(pins: Mapping[str, str], uses: list[list[str]], day: str, venvs: Path) -> dict[str, Any]:
     """Import a module that is foretold to fail, and the name that it uses, beside these two releases.
 
-    uv resolves the rest up to the day; the two releases are forced, whatever metadata says.
+    uv resolves the rest up to the day; the two releases are forced, whatever metadata says, and so is a torch that was
+    there long before.
     """
     module, target = uses[0]
-    folder = Path(tempfile.mkdtemp(dir=venvs))
+    folder = venvs / "pair"  # always this, so that what was compiled of torch is of use for the next pair
+    folder.mkdir()
     uv, python = find_uv_bin(), str(folder / "venv/bin/python")
-    pinned = [f"{name}=={version}" for name, version in pins.items()]
+    pinned = [f"{name}=={version}" for name, version in ({"torch": TORCH} | dict(pins)).items()]
     (folder / "overrides.txt").write_text("\n".join(pinned))
     install = [uv, "pip", "install", *uv_config_options(), "-q", "--python", python, "--exclude-newer", day]
     install += ["--overrides", str(folder / "overrides.txt"), *pinned]
     home, _, name = target.partition(":")
     statements = {"module": f"import {module}", "name": f"from {home} import {name.partition('.')[0]}"}
+    environment = uv_environment() | {"PYTHONPYCACHEPREFIX": str(venvs / "bytecode")}
     found: dict[str, Any] = {}
+
+    def run(command: list[str]) -> str:
+        done = subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=900
+        )
+        said = re.sub(r" \(/.*?\)", "", done.stderr.strip().rpartition("\n")[2])  # without the paths of files here
+        return said[-200:] or "no words" if done.returncode else ""
+
     try:
-        for command in ([uv, "venv", "-q", "--python", "3.11", str(folder / "venv")], install):
-            run = subprocess.run(
-                command, env=uv_environment(), capture_output=True, text=True, check=False, timeout=900
-            )
-            if run.returncode:
-                return {"error": f"not installed: {run.stderr.strip()[-300:]}"}
-        for what, statement in statements.items():
-            command = [python, "-c", statement]
-            run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
-            found[what] = run.stderr.strip().rpartition("\n")[2][-200:] if run.returncode else "imports"
+        if said := run([uv, "venv", "-q", "--python", "3.11", str(folder / "venv")]) or run(install):
+            return {"error": f"not installed: {said}"}
+        found |= {what: run([python, "-c", statement]) or "imports" for what, statement in statements.items()}
     except subprocess.TimeoutExpired as error:
         found["error"] = f"no end after {error.timeout} s"
     finally:
@@ -263,18 +250,7 @@ def import_pair(pins: Mapping[str, str], uses: list[list[str]], day: str, venvs:
 def render_table(out: Path) -> str:
     """Return the replay as Markdown: a row for each week, then what importing showed."""
     nights = read_lines(out)
-    heads = (
-        "week from",
-        "releases",
-        "pairs that break",
-        "undeclared",
-        "functions",
-        "cells",
-        "lock",
-        "do not",
-        "s a night",
-    )
-    rows = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    rows = [HEADS, "| --- " * (HEADS.count("|") - 1) + "|"]
     for number, group in groupby(range(len(nights)), key=lambda place: place // 7):
         week = [nights[place] for place in group]
         rows.append(f"| {nights[number * 7]['day']} | {' | '.join(map(str, count_nights(week)))} |")

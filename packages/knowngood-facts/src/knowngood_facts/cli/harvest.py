@@ -36,8 +36,8 @@ from knowngood_facts.facts.atlas_harvest import (
     harvest_atlas,
     parse_atlas_field,
 )
+from knowngood_facts.facts.broken_use_renewal import renew_broken_uses
 from knowngood_facts.facts.broken_use_table import read_broken_uses
-from knowngood_facts.facts.broken_uses import renew_broken_uses
 from knowngood_facts.facts.core_facts_file import compute_core_facts
 from knowngood_facts.facts.harvest_run import HarvestReport, harvest_facts
 from knowngood_facts.facts.message_store import MESSAGES_FOLDER

@@ -24,8 +24,8 @@ from knowngood_facts.compat import knowledge
 from knowngood_facts.facts.atlas_file import AtlasFile
 from knowngood_facts.facts.atlas_harvest import ATLAS_PACKAGES_FILE, READER_REVISION, harvest_atlas, parse_atlas_field
 from knowngood_facts.facts.atlas_lookup import list_atlas_packages
+from knowngood_facts.facts.broken_use_renewal import renew_broken_uses
 from knowngood_facts.facts.broken_use_table import read_broken_uses
-from knowngood_facts.facts.broken_uses import renew_broken_uses
 from knowngood_facts.facts.core_facts_file import compute_core_facts
 from knowngood_facts.facts.fact_reader import find_readers
 from knowngood_facts.facts.fact_store import read_fact_file
@@ -93,16 +93,16 @@ class UpstreamCheck:
         )
 
     def _uncovered_findings(self, packages: Sequence[str]) -> list[NightlyFinding]:
-        """Return a finding for each package of an axis whose releases nothing reads, so that news of it stay unseen."""
+        """Return a finding for each package of an axis of which nothing is read, so that its releases stay unseen."""
         return [
             _upstream_finding(
                 "uncovered",
                 NightlySeverity.UNKNOWN,
                 name,
-                f"{name}: no reader of facts covers it, so its releases are not known",
+                f"{name}: neither its facts nor its metadata are read, so its releases are not known",
             )
             for name in index_changes.list_axis_packages(self.cells)
-            if name not in packages
+            if name not in {*packages, *list_metadata_packages(self.here.root / FACTS_FOLDER / "metadata")}
         ]
 
     def _read_metadata(self, folder: Path, notify: Notify) -> tuple[list[str], list[NightlyFinding]]:

@@ -10,10 +10,11 @@ from test_broken_uses import LIB
 from atlas_samples import write_atlas
 from knowngood.core.data_files import read_compressed_text, write_compressed_text
 from knowngood.core.errors import InputError
-from knowngood_facts.facts import broken_uses
+from knowngood_facts.facts import broken_use_renewal
 from knowngood_facts.facts.atlas_lookup import atlas_folder, open_atlas
+from knowngood_facts.facts.broken_use_renewal import renew_broken_uses
 from knowngood_facts.facts.broken_use_table import list_table_packages, read_broken_uses, table_path
-from knowngood_facts.facts.broken_uses import compute_broken_uses, renew_broken_uses
+from knowngood_facts.facts.broken_uses import compute_broken_uses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +68,7 @@ def test_only_pairs_with_a_changed_package_are_judged_again(tmp_path: Path, monk
         judged.append((package, among))
         return compute_broken_uses(package, folder, among)
 
-    monkeypatch.setattr(broken_uses, "compute_broken_uses", compute)
+    monkeypatch.setattr(broken_use_renewal, "compute_broken_uses", compute)
     assert renew_broken_uses(tmp_path) == ["app", "tool"]
     judged.clear()
     assert (renew_broken_uses(tmp_path), judged) == ([], [])

@@ -212,6 +212,8 @@ def test_a_package_that_the_index_does_not_have_has_a_file_without_releases(regi
     report = run("one")
     assert report.exit_code == 1
     assert list(releases("one")) == []
+    again = run("one")
+    assert (again.exit_code, list(again.unknown)) == (0, ["one"]), "that it is still not there is no failure"
     registry.faults.clear()
     add_wheel(registry, "one", "1.0")
     assert run("one").exit_code == 0

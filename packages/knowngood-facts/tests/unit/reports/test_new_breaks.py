@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from atlas_samples import write_atlas
+from knowngood_facts.facts.broken_use_renewal import renew_broken_uses
 from knowngood_facts.facts.broken_use_table import read_broken_uses
-from knowngood_facts.facts.broken_uses import renew_broken_uses
 from knowngood_facts.reports.index_changes import UpstreamRelease
 from knowngood_facts.reports.new_breaks import find_new_breaks, is_excluded_by_metadata
 

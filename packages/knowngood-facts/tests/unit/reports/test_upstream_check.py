@@ -8,8 +8,8 @@ from atlas_samples import write_atlas
 from knowngood.core.cell import parse_cell
 from knowngood.reports.nightly_report import findings_exit_code
 from knowngood_facts.compat import knowledge
+from knowngood_facts.facts.broken_use_renewal import renew_broken_uses
 from knowngood_facts.facts.broken_use_table import list_table_packages
-from knowngood_facts.facts.broken_uses import renew_broken_uses
 from knowngood_facts.facts.harvest_run import HarvestReport
 from knowngood_facts.reports import upstream_check
 from knowngood_facts.reports.upstream_check import UpstreamCheck
