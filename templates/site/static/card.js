@@ -4,7 +4,7 @@
   const known = globalThis.knowngood.find;
   const names = Object.fromEntries(known.attention);
   let number = 0;
-  let chosen = "docker";
+  let chosen = "knowngood";
 
   function element(name, text, attributes = {}, children = []) {
     const made = document.createElement(name);
@@ -171,8 +171,8 @@
     return element("article", "", { class: "card" }, [
       element("h2", title),
       element("p", words < 0 ? known.unbuilt : table.words[words], { class: `badge ${mark}` }),
-      element("p", known.explanations[mark], { class: "meaning" }),
       tabs(known.commands[info.origin], values),
+      element("p", known.explanations[mark], { class: "meaning" }),
       facts({ ...info, contents }),
       ...(defects.length ? failures(defects.map((place) => table.defects[place])) : []),
       ...choice.findings.map((text) => element("p", `Note: ${table.texts[text]}`)),

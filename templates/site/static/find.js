@@ -9,99 +9,56 @@
   const answer = document.getElementById("answer");
   let question = read(location.search);
 
-  function choices(name, options) {
-    return options.map(([value, text, small]) =>
-      element("label", "", { class: "choice" }, [
-        element("input", "", { type: "radio", name, value }),
-        element("span", text, {}, small ? [element("small", small)] : []),
-      ]));
+  const field = (name) => document.getElementById(name);
+
+  function control(title, name, made) {
+    return element("label", "", { class: "field" }, [element("span", title), made]);
   }
 
-  function group(title, name, options, rest = []) {
-    return element("fieldset", "", { id: `choose-${name}` }, [
-      element("legend", title),
-      element("div", "", { class: "choices" }, [...choices(name, options), ...rest]),
-    ]);
+  function select(title, name, options) {
+    const list = element("select", "", { id: name, name });
+    list.append(...options.map(([value, text]) => element("option", text, { value, "data-text": text })));
+    return control(title, name, list);
   }
-
-  /* Choices that few people need; they open by themselves when one of them is chosen. */
-  function more(title, name, options) {
-    return element("details", "", {}, [
-      element("summary", title),
-      element("div", "", { class: "choices" }, choices(name, options)),
-    ]);
-  }
-
-  const kernel = (setting) => setting.startsWith("sdpa-");
 
   function build() {
-    const card = (gpu) => [gpu.name, gpu.label, `${gpu.family} ${gpu.name.replace("-", ", ")}`];
-    const cards = known.gpus.flatMap((gpu) => gpu.cards.map((name) =>
-      element("option", `${name} (${gpu.name.replace("-", ", ")}, ${gpu.family})`, { value: name })));
-    const frameworks = known.frameworks.map((pin) => [pin, pin.replace("==", " ") || "none"]);
+    const machine = (gpu) => element("option", `${gpu.cards.slice(0, 4).join(", ")}${gpu.cards.length > 4 ? ", ..." : ""} (${gpu.name.replace("-", ", ")})`, { value: gpu.name });
+    const cards = element("select", "", { id: "card", name: "gpu" }, [true, false].map((covered) =>
+      element("optgroup", "", { label: covered ? "with images" : "without images yet" }, known.gpus.filter((gpu) => gpu.covered === covered).map(machine))));
+    const names = known.gpus.flatMap((gpu) => gpu.cards.map((name) => element("option", `${name} (${gpu.name.replace("-", ", ")})`, { value: name })));
     form.append(
-      group("Your card", "gpu", known.gpus.filter((gpu) => gpu.covered).map(card), [
-        more("others", "gpu", known.gpus.filter((gpu) => !gpu.covered).map(card)),
-        element("label", "or its name ", { class: "typed" }, [
-          element("input", "", { id: "gpu", list: "cards", autocomplete: "off", placeholder: "as nvidia-smi prints it" }),
-        ]),
-        element("datalist", "", { id: "cards" }, cards),
-      ]),
-      group("Attention", "attn", [["", "any"], ...known.attention.filter(([setting]) => !kernel(setting))], [
-        more("SDPA by kernel", "attn", known.attention.filter(([setting]) => kernel(setting))),
-      ]),
-      group("Framework", "framework", frameworks),
-      group("transformers", "transformers", [["", "any"], ...known.releases.map((release) => [release, release])], [
-        element("label", "", { class: "typed" }, [
-          element("span", "another release", { class: "hidden" }),
-          element("select", "", { id: "transformers" }),
-        ]),
-      ]),
-      element("fieldset", "", { id: "choose-driver" }, [
-        element("legend", "Driver"),
-        element("label", "", { class: "typed" }, [
-          element("span", "Oldest driver of your machines", { class: "hidden" }),
-          element("input", "", { id: "driver", inputmode: "decimal", autocomplete: "off", placeholder: "any, or 580.65.06" }),
-        ]),
-      ]),
+      control("Your card", "card", cards),
+      control("or its name", "gpu", element("input", "", { id: "gpu", list: "cards", autocomplete: "off", placeholder: "as nvidia-smi prints it" })),
+      element("datalist", "", { id: "cards" }, names),
+      select("Attention", "attn", [["", "any"], ...known.attention]),
+      select("Trainer", "framework", known.frameworks.map((pin) => [pin, pin.replace("==", " ") || "none"])),
+      select("transformers", "transformers", [["", "any"]]),
+      control("Driver", "driver", element("input", "", { id: "driver", inputmode: "decimal", autocomplete: "off", placeholder: "any, or 580.65.06" })),
     );
     form.hidden = false;
   }
 
-  /* Show the question in the form. */
+  /* Show the question in the form; what is being typed stays as it is. */
   function fill(gpu, table) {
-    const check = (name, value) => {
-      for (const input of form.querySelectorAll(`input[name="${name}"]`)) {
-        input.checked = input.value === value;
-        const hidden = input.closest("details");
-        if (input.checked && hidden) hidden.open = true;
-      }
-    };
+    if (gpu.name) field("card").value = gpu.name;
+    for (const name of ["attn", "framework"]) field(name).value = question[name];
     const releases = table ? table.transformers[question.framework] : known.releases;
-    check("gpu", gpu.name);
-    check("attn", question.attn);
-    check("framework", question.framework);
-    check("transformers", question.transformers);
-    const typed = document.getElementById("gpu");
-    const driver = document.getElementById("driver");
-    if (document.activeElement !== typed) typed.value = question.gpu.startsWith("sm_") ? "" : question.gpu;
-    if (document.activeElement !== driver) driver.value = question.driver;
-    const list = document.getElementById("transformers");
-    list.replaceChildren(element("option", "another", { value: "" }), ...releases.map((release) => element("option", release, { value: release })));
-    list.value = known.releases.includes(question.transformers) ? "" : question.transformers;
+    field("transformers").replaceChildren(...["", ...releases].map((release) => element("option", release || "any", { value: release, "data-text": release || "any" })));
+    field("transformers").value = question.transformers;
+    const named = known.gpus.some((it) => it.name === question.gpu);
+    for (const [name, value] of [["gpu", named ? "" : question.gpu], ["driver", question.driver]]) {
+      if (document.activeElement !== field(name)) field(name).value = value;
+    }
     if (table) mark(table);
   }
 
-  /* Strike the choices for which nothing fits, with all others as they are; they can still be asked about. */
+  /* Say at each choice when nothing fits with it and all others as they are; it can still be asked about. */
   function mark(table) {
     for (const name of ["attn", "framework", "transformers"]) {
-      for (const input of form.querySelectorAll(`input[name="${name}"]`)) {
-        const other = { ...question, [name]: input.value };
-        const missing = name === "transformers" && input.value && !table.transformers[question.framework].includes(input.value);
-        if (name === "framework" && !table.transformers[input.value].includes(other.transformers)) other.transformers = "";
-        const fits = !missing && look(table, other)?.cells;
-        input.parentElement.classList.toggle("nothing", !fits);
-        input.parentElement.title = fits ? "" : "nothing fits";
+      for (const option of field(name).options) {
+        const other = { ...question, [name]: option.value };
+        if (name === "framework" && !table.transformers[option.value].includes(other.transformers)) other.transformers = "";
+        option.textContent = `${option.dataset.text}${look(table, other)?.cells ? "" : " (nothing fits)"}`;
       }
     }
   }
@@ -130,6 +87,7 @@
     const [, name, value] = clash.demand.match(/^(\w+)=(\S+)$/) || [];
     if (name === "attn") return names[value];
     if (name === "gpu") return known.gpus.find((gpu) => gpu.name === value || gpu.cards.includes(value))?.label || clash.demand;
+    if (name === "driver") return `driver ${driverOf(question.driver)}`;
     return clash.demand;
   }
 
@@ -254,7 +212,7 @@
     const gpu = question.gpu ? findGpu(question.gpu) : known.gpus.find((it) => it.name === known.start);
     if (gpu.why || (question.driver.trim() && !driverOf(question.driver))) {
       fill(gpu);
-      answer.replaceChildren(element("p", gpu.why || "A driver is written like 580.65.06."));
+      answer.replaceChildren(element("p", gpu.why || `"${question.driver}" is no driver; one is written like 580.65.06.`));
       return;
     }
     try {
@@ -275,17 +233,18 @@
     return update();
   }
 
-  function changed({ target }) {
-    if (target.id === "gpu") return go({ ...question, gpu: target.value }, false);
-    if (target.id === "driver") return go({ ...question, driver: target.value }, false);
-    if (target.id === "transformers") return go({ ...question, transformers: target.value });
-    if (target.name === "gpu") document.getElementById("gpu").value = "";
-    return go({ ...question, [target.name]: target.value });
+  /* While a name or a driver is typed, the last answer stays until it is one; what is wrong with it is said when it is left. */
+  function changed({ type, target }) {
+    const { value } = target;
+    const unfinished = { gpu: () => value && findGpu(value).why, driver: () => value && !/^\s*\d{3}(\.\d+)*\s*$/.test(value) };
+    if (type === "input" && unfinished[target.id]?.()) return undefined;
+    return go({ ...question, [target.id === "card" ? "gpu" : target.id]: value }, !(target.id in unfinished));
   }
 
   build();
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", changed);
+  form.addEventListener("change", ({ type, target }) => target.tagName === "INPUT" && changed({ type, target }));
   addEventListener("popstate", () => {
     question = read(location.search);
     update();

@@ -82,6 +82,8 @@ class SitePlaces:
     """Where the images are published; `None`: they are local."""
     runs_at: str | None = None
     """The URL of the folder of evidence."""
+    made_from: str = ""
+    """The commit that the pages were made from, and its day; empty where there is none."""
     program: Mapping[str, bytes] = field(default_factory=dict)
     """The files with which a page diagnoses logs, by their names on the site."""
 
@@ -120,6 +122,7 @@ def render_site(
         tier_texts=TIER_TEXTS,
         settings=list(ATTENTION),
         greatest=greatest_figures,
+        places=places,
         runs_at=places.runs_at,
     )
     matrix_pages = split_matrix(catalog.cells)
@@ -183,6 +186,7 @@ def site_templates(templates: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["places"] = SitePlaces()
     environment.filters["gigabytes"] = lambda size: f"{size / 1e9:.2f} GB"
     environment.filters["megabytes"] = lambda size: f"{size / 1e6:,.1f} MB"
     return environment

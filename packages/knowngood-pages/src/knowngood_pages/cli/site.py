@@ -9,6 +9,7 @@ from pathlib import Path
 from knowngood.cli.main import Answer
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.project.checkout import Project, find_project
+from knowngood.reports import git_history
 from knowngood_facts.compat.rule_files import load_incidents
 from knowngood_pages import browser_program, site_build, site_files, site_pages
 
@@ -40,7 +41,10 @@ def run(arguments: argparse.Namespace) -> Answer:
         )
     program, missing = _read_program(project)
     places = site_pages.SitePlaces(
-        repository=arguments.repository, runs_at=evidence_url and evidence_url.rstrip("/"), program=program
+        repository=arguments.repository,
+        runs_at=evidence_url and evidence_url.rstrip("/"),
+        made_from=git_history.describe_commit(project.root),
+        program=program,
     )
     gc.disable()  # as in its worker processes: nothing that is site here is freed before the end
     try:

@@ -169,7 +169,7 @@ def all_commands() -> dict[str, Command]:
 
 
 ERROR_SCHEMA = "knowngood/error/1"
-"""The form of the document of every command that failed with an error; `_with_schema` names the others."""
+"""The form of the document of every command that failed with an error; `with_schema` names the others."""
 PROGRAM_NOT_STARTED = 125
 """The exit code of `run` when the program was not started, as container tools have it."""
 
@@ -317,18 +317,25 @@ def _open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
+def answer_words(words: Sequence[str], own: Sequence[str] | None = None) -> tuple[Answer, argparse.Namespace]:
+    """Return the answer to a command line, and its arguments. `own` are the words before `--`, where there is one.
+
+    Raises `KnowngoodError` where the command would end with an error.
+    """
+    arguments = parse_words(words, find_command(words if own is None else own))
+    module = _import_command(arguments.command)
+    run = module.WORDS[arguments.word].run if hasattr(module, "WORDS") else module.run
+    return run(arguments), arguments
+
+
 def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
     """Run a command and return its exit code. `own` are the words before `--`; those after it are a program's."""
-    command = find_command(own)
     as_json = "--json" in own
     try:
         _refuse_long_numbers(own)
-        arguments = parse_words(words, command)
-        module = _import_command(arguments.command)
-        run = module.WORDS[arguments.word].run if hasattr(module, "WORDS") else module.run
-        answer: Answer = run(arguments)
+        answer, arguments = answer_words(words, own)
         if as_json and answer.document is not None:  # `check --batch` prints its answers itself
-            print(_json(_with_schema(answer.document, arguments)))
+            print(_json(with_schema(answer.document, arguments)))
         elif answer.text:
             print(format_answer(escape_controls(answer.text), sys.stdout))
         sys.stdout.flush()
@@ -354,7 +361,7 @@ def _refuse_long_numbers(words: Sequence[str]) -> None:
             raise UsageError(f"{start}...: a number of {len(match[0])} digits; correct it")
 
 
-def _with_schema(document: Any, arguments: argparse.Namespace) -> Any:
+def with_schema(document: Any, arguments: argparse.Namespace) -> Any:
     """Return the document with the name and the version of its form, `knowngood/check/1`, unless it has its own.
 
     A document for another program, such as the matrix of a workflow's jobs, has that program's form.

@@ -80,13 +80,17 @@ def render_pylock(locked: CellLock, urls: Mapping[str, str]) -> str:
 
 
 def render_devcontainer(locked: CellLock, image: str) -> str:
-    """Return a devcontainer.json for an image of the cell."""
+    """Return a devcontainer.json for an image of the cell: with the limits of `run`, and volumes of this user's own."""
     document: dict[str, Any] = {
         "name": f"knowngood {locked.cell}",
         "image": image,
-        "runArgs": ["--gpus", "all"],
+        "runArgs": ["--gpus", "all", "--init", "--shm-size", "8g", "--ulimit", "memlock=-1"],
         "hostRequirements": {"gpu": True},
-        "mounts": ["source=knowngood,target=/cache,type=volume"],
+        "mounts": [
+            f"source=knowngood-cache-${{localEnv:USER}}-{locked.cell},target=/cache,type=volume",
+            "source=knowngood-downloads-${localEnv:USER},target=/var/tmp,type=volume",
+        ],
+        "containerEnv": {"HF_HUB_CACHE": "/var/tmp/huggingface"},  # noqa: S108 - a volume of this user is there
     }
     return json.dumps(document, indent=2) + "\n"
 

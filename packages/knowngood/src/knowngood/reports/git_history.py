@@ -49,6 +49,14 @@ def read_file_at(root: Path, revision: str, path: str, named: str) -> str:
     return process.stdout
 
 
+def describe_commit(root: Path) -> str:
+    """Return the commit that is checked out and its day, as `93b18fae of 2026-11-28`; empty outside a repository."""
+    try:
+        return _git(root, "show", "--no-patch", "--format=%h of %cs", "HEAD").strip()
+    except (MissingError, UsageError):
+        return ""
+
+
 def _branch_point(root: Path, ref: str) -> str:
     if ref.startswith("-"):
         raise UsageError(f"--changed-since {ref}: that is not a commit")
