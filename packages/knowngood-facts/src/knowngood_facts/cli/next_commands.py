@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
 from knowngood.core.cell import Cell, parse_cell, parse_framework
 from knowngood.core.errors import UsageError
-from knowngood.core.formatting import format_bytes
-from knowngood.project.checkout import find_project
+from knowngood.launch.cell_verdict import ImageWay
+from knowngood.project.checkout import Project, find_project
 from knowngood_facts.compat.check_answer import CheckAnswer, CheckVerdict
 from knowngood_facts.compat.query import MACHINE, VERSION_AXES, PackageSpec, Query
 
 if TYPE_CHECKING:
+    from knowngood.launch.cell_verdict import CellVerdicts
     from knowngood_facts.compat.knowledge import CompatKnowledge
     from knowngood_facts.compat.matrix_cells import PublishedCells
     from knowngood_facts.compat.pick_answer import CellChoice, PickAnswer
@@ -44,30 +45,38 @@ class NextCommand:
         return {"command": self.command, "purpose": self.purpose, "note": self.note}
 
 
-def command_to_get_cell(cell: Cell) -> NextCommand:
-    """Return the command that gives the image of a cell of matrix.yaml: a pull where a repository is set, else a build.
+def open_verdicts() -> CellVerdicts:
+    """Return the verdicts on the project's cells, for this machine and the engine that answers here."""
+    from knowngood.engine import container_engine
+    from knowngood.launch.cell_verdict import CellVerdicts
+    from knowngood.project.cell_answers import CellAnswers
+
+    answers = CellAnswers(Project(find_project().root))  # matrix.yaml may have been written since it was read
+    return CellVerdicts(answers, container_engine.find_running_engine(builds=False), os.environ)
+
+
+def command_to_get_cell(cell: Cell, verdicts: CellVerdicts) -> NextCommand:
+    """Return the command that gives the image of a cell: a pull where a repository is set, else a build.
 
     Raises:
         UsageError: KNOWNGOOD_REPOSITORY is not the name of a repository.
     """
-    from knowngood.core.image_record import IMAGE_RECORD_FILE, load_image_record
-
-    folder = find_project().root / "docker" / "cells" / str(cell)
-    record = folder / IMAGE_RECORD_FILE
-    size = load_image_record(record).size if record.is_file() else None
-    note = format_bytes(size) if size else ""
-    lock = folder / "cell.json"
-    if (repository := os.environ.get("KNOWNGOOD_REPOSITORY")) and lock.is_file() and size:
-        from knowngood.lock.lock_tree import load_cell_document
+    if str(cell) not in verdicts.project.matrix.entries:
+        return NextCommand(command=_build_command(cell, compiling=False), purpose="get it")
+    verdict, locked = verdicts.judge(cell), verdicts.project.tree.load(cell)
+    if (repository := os.environ.get("KNOWNGOOD_REPOSITORY")) and locked and verdict.way is ImageWay.PULL:
         from knowngood.registry.image_reference import Repository, immutable_tag
 
-        tag = immutable_tag(str(cell), load_cell_document(lock)["lock"])
-        return NextCommand(command=f"docker pull {Repository.parse(repository)}:{tag}", purpose="get it", note=note)
-    words = ["knowngood", "build-matrix", str(cell)]
-    if cell.flash_attn_package == "flash-attn":
-        words.insert(2, "--compile")
-        note = ", ".join(filter(None, [note, "first compiles what nobody publishes, unless the wheelhouse has it"]))
-    return NextCommand(command=shlex.join(words), purpose="get it", note=note)
+        tag = immutable_tag(str(cell), locked.digest)
+        pull = shlex.join(["docker", "pull", f"{Repository.parse(repository)}:{tag}"])
+        return NextCommand(command=pull, purpose="get it", note=verdict.cost)
+    return NextCommand(
+        command=_build_command(cell, compiling=bool(verdict.compiled)), purpose="get it", note=verdict.cost
+    )
+
+
+def _build_command(cell: Cell, *, compiling: bool) -> str:
+    return shlex.join(["knowngood", "build-matrix", *(["--compile"] if compiling else []), str(cell)])
 
 
 def command_to_add(choice: CellChoice) -> NextCommand:
@@ -106,18 +115,19 @@ def _is_framework(name: str, version: str) -> bool:
         return False
 
 
-def command_for_choice(choice: CellChoice, published: PublishedCells) -> NextCommand | None:
+def command_for_choice(choice: CellChoice, published: PublishedCells, verdicts: CellVerdicts) -> NextCommand | None:
     """Return the command for one cell that `pick` offers; `None` when no base has its Python."""
     if choice.published:
-        return command_to_get_cell(choice.cell)
+        return command_to_get_cell(choice.cell, verdicts)
     return command_to_add(choice) if choice.cell.python in published.pythons else None
 
 
-def command_after_pick(answer: PickAnswer, request: Query, known: CompatKnowledge) -> NextCommand:
-    """Return the command with which the whole answer of `pick` ends."""
-    for choice in answer.choices:
-        if command := command_for_choice(choice, known.published):
-            return command
+def command_after_pick(
+    answer: PickAnswer, request: Query, known: CompatKnowledge, commands: Sequence[NextCommand | None]
+) -> NextCommand:
+    """Return the command with which the whole answer of `pick` ends; `commands` are those for its choices."""
+    if command := next(filter(None, commands), None):
+        return command
     if answer.choices and known.published.pythons:
         python = {"python": known.published.pythons[0]}
         note = f"no base of matrix.yaml has Python {answer.choices[0].cell.python}"
@@ -153,7 +163,7 @@ def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAn
     covered = [package for package in request.packages if package.name in {*known.packages, *result.covered}]
     request = replace(request, packages=tuple(covered))
     if result.cell:
-        return command_to_get_cell(parse_cell(result.cell))
+        return command_to_get_cell(parse_cell(result.cell), open_verdicts())
     if result.verdict is CheckVerdict.BROKEN and result.changes:
         return NextCommand(command=request_command("check", request, result.changes), purpose="try")
     if result.verdict is CheckVerdict.UNKNOWN and (harvest := _command_to_harvest(result.findings, known)):
@@ -162,9 +172,10 @@ def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAn
     if result.verdict is CheckVerdict.COMPATIBLE and request.gpu and {"torch", "transformers"} <= pinned:
         from knowngood_facts.compat.pick_answer import pick_cells
 
-        return command_after_pick(
-            pick_cells(known.for_query(request, cells=True), request, known.published, count=1), request, known
-        )
+        answer = pick_cells(known.for_query(request, cells=True), request, known.published, count=1)
+        verdicts = open_verdicts()
+        commands = [command_for_choice(choice, known.published, verdicts) for choice in answer.choices]
+        return command_after_pick(answer, request, known, commands)
     if result.verdict is not CheckVerdict.BROKEN and covered:
         return NextCommand(command=request_command("pick", request, {}), purpose="pick a cell")
     return NextCommand(command=_LIST_CELLS, purpose="what there is")

@@ -35,8 +35,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     request = request_from_arguments(arguments)
     known, request = load_fitting_knowledge(request, refresh=arguments.refresh)
     answer = pick_cells(known.for_query(request, cells=True), request, known.published)
-    commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
-    last = next_commands.command_after_pick(answer, request, known)
+    verdicts = next_commands.open_verdicts()
+    commands = [next_commands.command_for_choice(choice, known.published, verdicts) for choice in answer.choices]
+    last = next_commands.command_after_pick(answer, request, known, commands)
     document = answer.document()
     project = find_project()
     answers = CellAnswers(project)

@@ -50,6 +50,10 @@ class ResolutionTarget:
     glibc: str | None = None
     """The newest glibc whose wheels can be used; `None` for any."""
     free_threaded: bool = False
+    wheels_only: bool = False
+    """Whether a release without a wheel cannot be installed, as where packages are added to an image."""
+    present: frozenset[str] = frozenset()
+    """The packages that are there already, so that they need no wheel."""
     _kept: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -159,7 +159,7 @@ class SupposedRelease:
     requires_python: str | None = None
     requirements: tuple[str, ...] = ()
     extras: Collection[str] = ()
-    wheels: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ("py3-none-any",)
     has_sdist: bool = True
     yanked: bool = False
     source: str = "wheel"

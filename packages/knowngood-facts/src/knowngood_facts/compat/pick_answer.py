@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
 from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
+from knowngood_facts.compat.addition_forecast import forecast_addition
 from knowngood_facts.compat.broken_pairs import find_excluded_releases
 from knowngood_facts.compat.cell_judgement import judge_setting
 from knowngood_facts.compat.coverage import Coverage, UnreadKind, UnreadPart, find_coverage
@@ -38,12 +39,13 @@ from knowngood_facts.compat.matrix_cells import (
 from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood_facts.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
 from knowngood_facts.compat.query_resolution import find_nearest_releases, resolve_query_packages, resolve_with_cell
+from knowngood_facts.compat.resolution_findings import list_names
 from knowngood_facts.compat.rule_boxes import OUTGROWN
 from knowngood_facts.compat.suggestions import possible_warning_boxes, stated_condition_boxes
-from knowngood_facts.compat.trainer_findings import describe_trainers, note_absent_trainers
+from knowngood_facts.compat.trainer_findings import describe_trainers, note_absent_packages
 from knowngood_facts.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
 from knowngood_facts.compat.use_conditions import settle_query
-from knowngood_facts.compat.value_domain import iterate_bits
+from knowngood_facts.compat.value_domain import NONE, iterate_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -328,13 +330,53 @@ def _resolving_choices(
         resolving = _resolving_choice(placement, problem, choice)
         if isinstance(resolving, Finding):
             left_out[str(choice.cell)] = resolving.because
-        elif choice.published:
-            absent = [package for name, package in trainers.items() if name not in locked]
-            notes = note_absent_trainers(choice.cell, absent)
-            yield replace(resolving, findings=(*resolving.findings, *notes))
+            continue
+        with_packages = (
+            _choice_with_stack(placement, resolving, published, without_facts)
+            if choice.published
+            else _new_choice_with_packages(placement, resolving, without_facts, trainers)
+        )
+        if isinstance(with_packages, str):
+            left_out[str(resolving.cell)] = with_packages
         else:
-            pinned = {name: package.version for name, package in trainers.items() if package.version}
-            yield replace(resolving, extras={**resolving.extras, **pinned})
+            yield with_packages
+
+
+def _choice_with_stack(
+    placement: QueryPlacement, choice: CellChoice, published: PublishedCells, wanted: Sequence[PackageSpec]
+) -> CellChoice | str:
+    """Return a cell of matrix.yaml to which `run` can add what it lacks: this one, or a stack on it; else why not."""
+    reason = ""
+    stacks = [cell for cell in published.cells if cell.framework_pin and cell.without_framework() == choice.cell]
+    for cell in (choice.cell, *stacks):
+        has = {**packages_of_cell(cell), **published.read_lock(cell)}
+        absent = [item for item in wanted if item.name not in has and item.specifier != NONE]
+        if not absent:
+            return choice if cell == choice.cell else replace(choice, cell=cell, tier=str(published.tier(str(cell))))
+        forecast = forecast_addition(placement.universe, cell, has, absent)
+        if not forecast.reason or forecast.without_wheel:
+            notes = note_absent_packages(cell, absent, forecast)
+            tier = choice.tier if cell == choice.cell else str(published.tier(str(cell)))
+            return replace(choice, cell=cell, tier=tier, findings=(*choice.findings, *notes))
+        reason = reason or f"{list_names(item.name for item in absent)}: {forecast.reason}"
+    return reason
+
+
+def _new_choice_with_packages(
+    placement: QueryPlacement,
+    choice: CellChoice,
+    wanted: Sequence[PackageSpec],
+    trainers: Mapping[str, PackageSpec],
+) -> CellChoice | str:
+    """Return a cell that is not in matrix.yaml with the releases of its trainers; why not where they cannot be had."""
+    has = packages_of_cell(choice.cell) | dict(choice.extras)
+    absent = [item for item in wanted if item.name not in has and item.specifier != NONE]
+    forecast = forecast_addition(placement.universe, choice.cell, has, absent) if absent else None
+    if forecast and forecast.reason and not forecast.without_wheel:
+        return forecast.reason
+    chosen = forecast.versions if forecast else {}
+    pinned = {name: version for name, item in trainers.items() if (version := item.version or chosen.get(name))}
+    return replace(choice, extras={**choice.extras, **pinned})
 
 
 def _resolving_choice(placement: QueryPlacement, problem: DemandProblem, choice: CellChoice) -> CellChoice | Finding:

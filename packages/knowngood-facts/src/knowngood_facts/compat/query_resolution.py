@@ -108,7 +108,7 @@ def _resolve(
             glibc=axes.get("glibc"),
             free_threaded=python.endswith("t"),
         )
-        resolution, searches, supposed = _resolve_on_target(universe, packages, target)
+        resolution, searches, supposed = resolve_on_target(universe, packages, target)
         first = first or (resolution, searches)
         if resolution.conflict is None:
             book = universe.space.book
@@ -136,7 +136,7 @@ def _resolve(
     return QueryResolution(resolution=first[0], findings=findings, packages=packages, any_python=any_python)
 
 
-def _resolve_on_target(
+def resolve_on_target(
     universe: Universe, packages: tuple[PackageSpec, ...], target: ResolutionTarget
 ) -> tuple[RequirementResolution, RequirementSearches, tuple[SupposedNeed, ...]]:
     """Resolve packages; a release newer than all that were read may be there where something requires it."""

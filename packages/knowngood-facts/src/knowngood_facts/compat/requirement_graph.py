@@ -361,7 +361,10 @@ class RequirementGraph:
 def _exclusion(node: PackageNode, release: ReleaseDeclaration, target: ResolutionTarget) -> Excludes | None:
     if release.requires_python and not python_fits(release.requires_python, target):
         return Excludes(package=node.name, kind="python", text=release.requires_python)
-    if release.has_sdist or not release.wheels or any(tag_fits(tag, target) for tag in release.wheels):
+    if any(tag_fits(tag, target) for tag in release.wheels):
+        return None
+    needs_wheel = target.wheels_only and node.name not in target.present
+    if not needs_wheel and (release.has_sdist or not release.wheels):
         return None
     return Excludes(package=node.name, kind="wheel")
 

@@ -211,7 +211,7 @@ class _Chains:
             "python": f"{releases} needs Python {cause.text}, you have {target.python}",
             "wheel": f"{releases} has no wheel for {python} on Linux {target.machine}"
             + (f" with glibc {target.glibc}" if target.glibc else "")
-            + ", and no sdist",
+            + (", and nothing is compiled here" if target.wheels_only else ", and no sdist"),
             "withdrawn": f"{releases} was withdrawn from the index, and installers take it only when it is pinned",
         }[cause.kind]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from knowngood_facts.compat.broken_pairs import find_broken_pairs
 from knowngood_facts.compat.findings import Finding, fact_finding
 from knowngood_facts.compat.matrix_cells import PublishedCells, packages_of_cell, takes_release
 from knowngood_facts.compat.query_resolution import resolve_with_cell
+from knowngood_facts.compat.resolution_findings import list_names
 from knowngood_facts.compat.rule_relations import condition_holds
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.evidence.model_runs import SeenSetting, SeenSettings
+    from knowngood_facts.compat.addition_forecast import AdditionForecast
     from knowngood_facts.compat.query import PackageSpec
     from knowngood_facts.compat.query_placement import QueryPlacement
 
@@ -84,12 +87,25 @@ def _describe_release(name: str, release: str, cells: Iterable[Cell]) -> str:
     return f"{name} {release} (on {', '.join(gpus)})"
 
 
-def note_absent_trainers(cell: Cell, absent: Iterable[PackageSpec]) -> Iterator[Finding]:
-    """Yield a note for each trainer of a query that is neither in the lock of an offered cell nor its framework."""
-    for package in absent:
-        if not (cell.framework_pin and cell.framework_pin[0] == package.name):
-            because = f"{package.name} is not in this cell; `knowngood run` adds it: --with {package.text}"
-            yield _finding(package, because)
+def note_absent_packages(cell: Cell, absent: Sequence[PackageSpec], forecast: AdditionForecast) -> Iterator[Finding]:
+    """Yield a note on packages of a query that an offered cell does not have, with the command that adds them.
+
+    Those that publish no wheel can only be compiled, in a container of the cell's dev variant.
+    """
+    compiled = [package for package in absent if package.name in forecast.without_wheel]
+    for packages in (compiled, [package for package in absent if package not in compiled]):
+        if not packages:
+            continue
+        names = list_names(package.name for package in packages)
+        words = [str(cell), "--dev"] if packages is compiled else [str(cell)]
+        words += [] if packages is compiled else [word for item in packages for word in ("--with", item.text)]
+        command = shlex.join(["knowngood", "run", *words, "--", "bash" if packages is compiled else "python"])
+        because = (
+            f"not in this cell: {names}, without a wheel for it; `{command}` has nvcc to compile with"
+            if packages is compiled
+            else f"not in this cell: {names}; `{command}` adds what is missing"
+        )
+        yield _finding(packages[0], because)
 
 
 def _finding(package: PackageSpec, because: str) -> Finding:

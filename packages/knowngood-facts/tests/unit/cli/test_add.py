@@ -63,7 +63,7 @@ def test_a_cell_gets_its_entry_its_lock_and_its_dockerfile(home, capsys):
     assert added.tree.load(cell)
     assert (added.tree.cell_folder(cell) / "Dockerfile").is_file()
     assert ENTRY.rstrip() in text
-    assert text.splitlines()[-1] == f"get it: knowngood build-matrix {NEW}"
+    assert text.splitlines()[-1].startswith(f"get it: knowngood build-matrix {NEW}  (")
 
 
 @pytest.mark.usefixtures("index")
@@ -183,11 +183,12 @@ def test_a_pull_is_the_way_to_get_an_image_where_a_repository_is_set(monkeypatch
     project = checkout.find_project(samples.ROOT)
     assert (project.tree.cell_folder(cell) / IMAGE_RECORD_FILE).is_file()
     monkeypatch.setenv("KNOWNGOOD_REPOSITORY", "registry.example/team/knowngood")
-    command = next_commands.command_to_get_cell(cell)
+    verdicts = next_commands.open_verdicts()
+    command = next_commands.command_to_get_cell(cell, verdicts)
     lock = project.tree.load(cell)
     assert lock
     assert command.command == f"docker pull registry.example/team/knowngood:{cell}-{lock.digest[:12]}"
-    assert command.note == "2.69 GB"
+    assert command.note.startswith("2.69 GB to fetch")
     monkeypatch.setenv("KNOWNGOOD_REPOSITORY", "nowhere")
     with pytest.raises(KnowngoodError, match="registry host"):
-        next_commands.command_to_get_cell(cell)
+        next_commands.command_to_get_cell(cell, verdicts)

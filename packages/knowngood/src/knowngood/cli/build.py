@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Sequence
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.build_matrix import add_build_arguments, build_cells
@@ -11,9 +13,11 @@ from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine
 from knowngood.images import build_survey
+from knowngood.images.cell_tasks import DISK_PER_BYTE
 from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
+from knowngood.launch.cell_verdict import CellVerdicts
 from knowngood.lock import wheelhouse
-from knowngood.project.cell_answers import split_broken_cells
+from knowngood.project.cell_answers import CellAnswers, split_broken_cells
 from knowngood.project.checkout import find_project
 
 
@@ -42,12 +46,15 @@ def show_plan(arguments: argparse.Namespace) -> Answer:
     engine = container_engine.find_running_engine()
     plan = build_survey.survey_plan(project, cells, wheelhouse.wheelhouse_folder(arguments.wheelhouse), engine)
     host = engine.host if engine else None
+    verdicts = CellVerdicts(CellAnswers(project), engine, os.environ, pulls=False)
+    notes = [f"{cell}: {wheel.text}" for cell in cells for wheel in verdicts.judge(cell).compiled]
+    notes += [f"{cell}: {warning}" for cell in cells for warning in verdicts.judge(cell).warnings]
     refused = any(cell.action is PlanAction.REFUSED for cell in plan.cells)
-    return Answer(2 if refused else 0, {"engine": host, **plan.document()}, _text(plan, host))
+    return Answer(2 if refused else 0, {"engine": host, **plan.document()}, _text(plan, host, notes))
 
 
-def _text(plan: MatrixPlan, engine_host: str | None) -> str:
-    """Return the plan for people: the cells, the layers, and the sums."""
+def _text(plan: MatrixPlan, engine_host: str | None, notes: Sequence[str]) -> str:
+    """Return the plan for people: the cells, the layers, what is to be minded, and the sums."""
     lines = [
         format_table(
             ["", "cell", "action", "fetches", "adds to a registry", "layers only it has"],
@@ -60,6 +67,7 @@ def _text(plan: MatrixPlan, engine_host: str | None) -> str:
         "",
     ]
     lines += [f"{cell.cell}: {cell.note}" for cell in plan.cells if cell.note]
+    lines += notes
     lines += [
         f"base {digest}: bootstrapped first, from Debian packages"
         for digest, action in plan.bases.items()
@@ -70,7 +78,8 @@ def _text(plan: MatrixPlan, engine_host: str | None) -> str:
     )
     lines.append(
         f"{len(building)} layers to build, {_format_sum(plan.size)} in a registry; "
-        f"{format_bytes(plan.download)} of wheels to fetch; {len(reusing)} layers reused, {_format_sum(plan.reused)}"
+        f"{format_bytes(plan.download)} of wheels to fetch, up to {format_bytes(DISK_PER_BYTE * plan.download)} of "
+        f"disk; {len(reusing)} layers reused, {_format_sum(plan.reused)}"
     )
     lines.append(
         f"layers count as reused when the engine at {engine_host} has them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted;
     one that nobody judged makes it 3.
     """
+    from knowngood.engine import container_engine
     from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE, describe_unsigned_run
+    from knowngood.launch.cell_verdict import CellVerdicts
     from knowngood.smoke.suite_files import has_suite, hash_suite
     from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
@@ -66,7 +69,10 @@ def run(arguments: argparse.Namespace) -> Answer:
         return _measure_cells(project, matrix.select_cells(arguments.select))
     selected = matrix.select_all_cells(arguments.select)
     known = CellAnswers(project)
-    answers = {str(cell): known.answer(cell) for cell in selected}
+    engine = container_engine.find_running_engine(builds=False)
+    costs = CellVerdicts(known, engine, os.environ)
+    verdicts = {str(cell): costs.judge(cell) for cell in selected}
+    answers = {name: verdict.answer for name, verdict in verdicts.items()}
     plain = hash_suite(project.suite) if has_suite(project.suite) else None
     suites = {
         name: hash_suite(find_cell_suite(project, answer.cell))
@@ -84,6 +90,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             "attention": known.standing(name).attention,
             "settings": {setting: state.document() for setting, state in answer.settings.items()},
             "errors": [dict(error.finding) for error in answer.errors],
+            "cost": verdicts[name].document() | {"text": verdicts[name].brief_cost},
             "retired": retired.document() if (retired := matrix.retired.get(name)) else None,
             "unsigned": list(known.standing(name).unsigned),
         }
@@ -172,10 +179,11 @@ def _long_table(cells: Sequence[dict[str, Any]]) -> str:
             _settings_in(cell, "seen-on-gpu"),
             _settings_on_cpu(cell),
             _settings_in(cell, "refused", "wrong"),
+            cell["cost"]["text"],
         ]
         for cell in cells
     ]
-    header = ["cell", "tier", "aliases", "seen training on its GPU", "on a CPU only", "refused or wrong"]
+    header = ["cell", "tier", "aliases", "seen training on its GPU", "on a CPU only", "refused or wrong", "to fetch"]
     return format_table(header, rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -112,10 +113,13 @@ def choose_cell_for_machine(
             passed=tuple(map(str, refusals)),
             speed=answers.speed_advice(choice.cell),
         )
-    if len(refusals) == 1:
-        raise refusals[0]
     kind = MissingError if any(isinstance(error, MissingError) for error in refusals) else KnowngoodError
-    raise kind("; ".join(["no cell of matrix.yaml can be had for this", *map(str, refusals)]))
+    reasons = ["no cell of matrix.yaml can be had for this:"] * (len(refusals) > 1) + list(map(str, refusals))
+    if not request.select and kind is KnowngoodError:
+        gpu = request.gpu if request.gpu != ANY_GPU else choices[0].cell.gpu
+        words = ["--gpu", gpu, *(["--attn", request.attn] if request.attn else []), *request.wanted]
+        reasons.append(f"`{shlex.join(['knowngood', 'pick', *words])}` looks for one that can be added")
+    raise kind("\n".join(reasons))
 
 
 def _order_by_cost(choices: Sequence[RunChoice], verdicts: CellVerdicts) -> Iterator[tuple[RunChoice, CellVerdict]]:

@@ -89,7 +89,7 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
     from knowngood.lock import cell_locking
 
     versions = {item.name: item.version for item in lock.distributions}
-    made_here = {item.name for item in lock.distributions if item.made_here}
+    made_here = {item.name for item in lock.distributions if item.made_here or item.source}
     open_requirements = []
     for text in wanted:
         try:
@@ -110,7 +110,7 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
         own,
         requirements=tuple(open_requirements),
         constraints=tuple(f"{name}=={version}" for name, version in versions.items() if name not in made_here),
-        excludes=tuple(sorted({*own.excludes, *made_here})),  # they are in the image, and on no index
+        excludes=tuple(sorted({*own.excludes, *made_here})),  # they are in the image, and no index has a wheel
         sources=(),
         locked_at=datetime.now(UTC).date().isoformat(),
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.formatting import format_bytes
 from knowngood.images import build_survey, matrix_plan
 from knowngood.images.build_inputs import read_recipe_digest
-from knowngood.images.cell_tasks import DISK_PER_BYTE
+from knowngood.images.cell_tasks import DISK_AT_LEAST, DISK_PER_BYTE
 from knowngood.lock import wheelhouse
 from knowngood.lock.cell_locking import NoWheelError
 from knowngood.project import core_facts
@@ -79,6 +79,13 @@ class CellVerdict:
     """Why it is not known what it costs."""
 
     @property
+    def brief_cost(self) -> str:
+        """The cost as a cell of a table has it."""
+        compiling = [f"compile {item.package}" for item in self.compiled]
+        size = "in the engine" if self.way is ImageWay.HERE else format_bytes(self.fetch)
+        return ", ".join([*compiling, size])
+
+    @property
     def cost(self) -> str:
         """What getting the image costs, in words."""
         if self.way is ImageWay.HERE:
@@ -136,6 +143,8 @@ class CellVerdicts:
     engine: Engine | None
     """The engine whose layers count as being here; `None` where none answers."""
     environ: Mapping[str, str]
+    pulls: bool = True
+    """Whether the repositories that are named count as having images."""
 
     @property
     def project(self) -> Project:
@@ -156,23 +165,21 @@ class CellVerdicts:
 
     def judge(self, cell: Cell) -> CellVerdict:
         """Return what is known of a cell and what it costs here."""
-        answer = self.answers.answer(cell)
+        answer, compiled = self.answers.answer(cell), tuple(self._find_wheels_to_compile(cell))
         item = build_survey.survey_cell(self.project, cell, None, self._recipe)
         if item.shape is None:
             problem = item.lock_problem or item.lock_defect
-            return CellVerdict(answer=answer, way=ImageWay.LOCK, fetch=None, disk=None, problem=problem)
+            way = ImageWay.LOCK
+            return CellVerdict(answer=answer, way=way, fetch=None, disk=None, compiled=compiled, problem=problem)
         if item.shape.inputs in self._holdings.images:
             return CellVerdict(answer=answer, way=ImageWay.HERE, fetch=0, disk=0)
-        compiled: tuple[WheelToCompile, ...] = ()
         record = self.project.tree.load_record(cell)
-        if record and image_reference.list_repositories(self.project.matrix, self.environ):
+        if self.pulls and record and image_reference.list_repositories(self.project.matrix, self.environ):
             here = {name for name, inputs in self._holdings.layers if inputs == item.shape.layer_inputs}
             fetch = sum(layer.size for layer in record.layers if layer.name not in here)
-            way = ImageWay.PULL
-        else:
-            fetch = sum(size for _, size in matrix_plan.layers_to_build(item, self._holdings))
-            compiled = tuple(self._find_wheels_to_compile(cell))
-            way = ImageWay.COMPILE if compiled else ImageWay.BUILD
+            return CellVerdict(answer=answer, way=ImageWay.PULL, fetch=fetch, disk=DISK_AT_LEAST * fetch)
+        fetch = sum(size for _, size in matrix_plan.layers_to_build(item, self._holdings))
+        way = ImageWay.COMPILE if compiled else ImageWay.BUILD
         return CellVerdict(answer=answer, way=way, fetch=fetch, disk=DISK_PER_BYTE * fetch, compiled=compiled)
 
     def _find_wheels_to_compile(self, cell: Cell) -> list[WheelToCompile]:

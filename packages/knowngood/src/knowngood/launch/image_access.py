@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
-from knowngood.core.formatting import format_bytes
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
+from knowngood.launch.cell_verdict import CellVerdicts
 from knowngood.project import core_facts
+from knowngood.project.cell_answers import CellAnswers
 from knowngood.project.checkout import Project
 from knowngood.registry import image_reference
 
@@ -76,7 +77,7 @@ def fetch_cell_image(project: Project, cell: Cell, engine: Engine, announce: Not
     repositories = image_reference.list_repositories(project.matrix, os.environ)
     image = pull_recorded_image(project, cell, engine, repositories, notify)
     if image is None:
-        announce(describe_build(project, cell))
+        announce(describe_build(project, cell, engine))
         image = build_cell_image(project, cell, notify)
     announce(f"{image.name} is {image.digest[:19]}, {image.origin}")
     return image
@@ -110,11 +111,10 @@ def pull_recorded_image(
     return None
 
 
-def describe_build(project: Project, cell: Cell) -> str:
-    """Return what building the image of a cell costs, in words: its size, as its record states it."""
-    record = project.tree.load_record(cell)
-    size = f"{format_bytes(record.size)}, and about as much to fetch" if record else "its size is not recorded"
-    return f"building {cell}: {size}; this is done once"
+def describe_build(project: Project, cell: Cell, engine: Engine | None) -> str:
+    """Return what building the image of a cell costs, in words."""
+    verdict = CellVerdicts(CellAnswers(project), engine, os.environ, pulls=False).judge(cell)
+    return f"building {cell}: {verdict.cost}; this is done once"
 
 
 def build_cell_image(project: Project, cell: Cell, notify: Notify) -> RunnableImage:

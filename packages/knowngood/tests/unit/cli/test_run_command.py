@@ -118,7 +118,7 @@ def test_print_has_the_usual_exit_codes_and_runs_nothing(starts, capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[1].startswith("knowngood build sm90-")
     assert out[2::2] == ["# docker", "# podman", "# apptainer"]
-    assert all(line.endswith("python train.py") for line in out[1::2])
+    assert all(line.endswith("python train.py") for line in out[3::2])
     assert main.main(["run", "--print", "default", "--", "python"]) == 0
     out, err = capsys.readouterr()
     assert "--gpus" not in out
@@ -313,4 +313,4 @@ def test_a_cell_that_what_is_wanted_does_not_go_with_gives_way_to_the_next(monke
         added_packages, "resolve_added_packages", lambda *_: resolve(None, SimpleNamespace(cell=old), None)
     )
     assert main.main(["run", "--print", "--gpu", "V100", "--with", "trl", "--", "python"]) == 1
-    assert "no cell of matrix.yaml can be had for this; the newest trl" in capsys.readouterr().err
+    assert "no cell of matrix.yaml can be had for this:\nthe newest trl" in capsys.readouterr().err
