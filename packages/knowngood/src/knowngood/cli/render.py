@@ -8,6 +8,7 @@ from pathlib import Path
 from knowngood.base import base_image
 from knowngood.cli.main import Answer
 from knowngood.core import extensions
+from knowngood.core.cell import parse_cell
 from knowngood.core.local_files import write_atomically
 from knowngood.evidence import sealed_files
 from knowngood.images import build_inputs, dockerfile
@@ -43,8 +44,11 @@ def render_project(project: Project, *, check: bool) -> Answer:
     # A run that was made here since is no stale file: the ledger of a commit has the runs of that commit.
     if not check and (ledger := sealed_files.render_ledger(project.evidence)):
         files[project.evidence / sealed_files.LEDGER] = ledger
-    left_out = [note for item in CellAnswers(project).runs.values() for note in item.standing.left_out]
-    if judgements := judge_cells(project, project.matrix.cells):
+    answers = CellAnswers(project)
+    left_out = [note for item in answers.runs.values() for note in item.standing.left_out]
+    # Speed was also measured in environments that are no cell of the matrix.
+    measured = dict.fromkeys(parse_cell(point.run.cell) for point in answers.speed_points)
+    if judgements := judge_cells(project, dict.fromkeys([*project.matrix.cells, *measured])):
         files[project.root / JUDGEMENTS_FILE] = judgements.render()
     if (project.root / ci_workflows.WORKFLOW_FOLDER).is_dir():
         files |= {

@@ -162,16 +162,17 @@ def advise_on_speed(points: Iterable[SpeedPoint], cell: Cell, answer: AnswerAbou
     Points count that were measured with the versions of the cell, for any Python; where there are none, those with its
     torch on its GPU, and the line names the cell that ran.
     """
-    trains = answer(cell).settings
+    # What no point can be near to is not judged, which can take a while.
+    alike = [(measured, point) for point in points if _is_near(measured := parse_cell(point.run.cell), cell)]
+    trains = answer(cell).settings if alike else {}
+    known = {measured: answer(measured) for measured, _ in alike}
     counting = [
         (measured, point)
-        for point in points
-        if (measured := parse_cell(point.run.cell)) and trains[point.setting].trains
-        if not find_faults(point, answer(measured))
+        for measured, point in alike
+        if trains[point.setting].trains and not find_faults(point, known[measured])
     ]
     same = [point for measured, point in counting if replace(measured, python=cell.python) == cell]
-    near = [point for measured, point in counting if (measured.gpu, measured.torch) == (cell.gpu, cell.torch)]
-    if not (pair := compare_points(same) or compare_points(near)):
+    if not (pair := compare_points(same) or compare_points(point for _, point in counting)):
         return ""
     plain, group = pair
     best = next(point for point in group if not _OWN_CODE & set(point.words))
@@ -179,6 +180,10 @@ def advise_on_speed(points: Iterable[SpeedPoint], cell: Cell, answer: AnswerAbou
     place += "" if best in same else f", in {best.run.cell}"
     text = f"fastest ({place}): {_describe_gain(best, plain)}"
     return text if group[0] is best else f"{text}; with code of your own, {_describe_gain(group[0], plain)}"
+
+
+def _is_near(measured: Cell, cell: Cell) -> bool:
+    return (measured.gpu, measured.torch) == (cell.gpu, cell.torch)
 
 
 def _describe_gain(point: SpeedPoint, plain: SpeedPoint) -> str:
