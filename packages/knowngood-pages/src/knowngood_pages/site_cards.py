@@ -31,6 +31,8 @@ SETTING_NAMES: Mapping[str, str] = {
     "fa4": "FlashAttention 4",
 }
 """Each attention setting as people call it."""
+_USUAL_PYTHON = "3.11"
+"""The Python of Debian 12, which nearly all cells have: their headings do not name it."""
 _PACKAGE_SETTINGS = {"flash-attn": "fa2", "flash-attn-4": "fa4"}
 MARK_MEANINGS: Mapping[str, str] = {
     "seen-on-gpu": "A tiny Qwen2 trained with it on that card: the loss and every gradient were compared with an fp64 "
@@ -147,7 +149,7 @@ class CellCard:
 
     @property
     def title(self) -> str:
-        """Its heading: card, torch, attention, and the framework if there is one."""
+        """Its heading: card, torch, attention, the framework if there is one, and an unusual Python."""
         axes = self.cell.axes
         words = [self.gpu, *([f"torch {short_version(axes['torch'])}"] if "torch" in axes else [])]
         flash = axes.get("flash-attn", NO_FLASH_ATTN)
@@ -155,6 +157,7 @@ class CellCard:
         if flash != NO_FLASH_ATTN and self.lead != _PACKAGE_SETTINGS[flash_attn_package(flash)]:
             words += [f"flash-attn {flash}"]
         words += [f"{name} {version}" for name, version in _framework(axes)]
+        words += [f"Python {axes['python']}"] if axes.get("python", _USUAL_PYTHON) != _USUAL_PYTHON else []
         return " · ".join(words)
 
     @property

@@ -164,7 +164,9 @@ class GpuAnswers:
         index = self.universe.index
         values = self._values_of(choice.cell, choice.extras)
         values |= {name: value for name, value in (("attn", question.setting), ("driver", question.driver)) if value}
-        wishes = [Wish(name, index.domains[name].mask(value)) for name, value in values.items()]
+        # A trainer without facts has no rules that could forbid it.
+        domains = {name: index.domains[name] for name in values if name in index.domains}
+        wishes = [Wish(name, domain.mask(values[name])) for name, domain in domains.items()]
         result = index.search(self._active_boxes[question.setting]).solve(wishes)
         return not isinstance(result, SearchFailure)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core import local_files
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import Notify
@@ -98,7 +99,9 @@ def _measure_speed(notify: Notify) -> list[DoctorLine]:
         path = folder / "report.json"
         argv = [python, "-m", project.speed_suite.name, "--plan", "node", "--out", str(path)]
         environment = os.environ | {"PYTHONPATH": str(project.suites), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            argv, env=environment, capture_output=True, text=True, check=False, preexec_fn=end_with_parent()
+        )
         if not path.exists():
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise MissingError(f"the speed of this machine was not measured with {python}: {last}")

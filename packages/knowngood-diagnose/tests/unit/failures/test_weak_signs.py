@@ -48,14 +48,6 @@ CASES = {
     "a module of no known package": ("ModuleNotFoundError: No module named 'mel2odd'\n", "mel2odd", "likely"),
     "an import of Python 3.6": (f"{OLD_IMPORT}'Odd'\n", "transformers", "sure"),
     "an import of Python 2": (f"{OLD_IMPORT}Odd\n", "transformers", "sure"),
-    "a method of the one package with its class": (
-        (
-            f'{BEGIN}  File "{SITE}/torch/nn/modules/module.py", line 1, in _call\n    return forward_call(*args)\n'
-            "TypeError: AuxiliaryTrainingWrapper.forward() missing 1 required positional argument: 'x'\n"
-        ),
-        "peft",
-        "likely",
-    ),
     "a name that others import where its package is there": (
         "NameError: name 'flash_attn_func' is not defined\n",
         "flash-attn",

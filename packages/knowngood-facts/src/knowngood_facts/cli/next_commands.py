@@ -62,7 +62,9 @@ def command_to_get_cell(cell: Cell, verdicts: CellVerdicts) -> NextCommand:
         UsageError: KNOWNGOOD_REPOSITORY is not the name of a repository.
     """
     if str(cell) not in verdicts.project.matrix.entries:
-        return NextCommand(command=_build_command(cell, compiling=False), purpose="get it")
+        return NextCommand(
+            command=_build_command(cell, compiling=cell.flash_attn_package == "flash-attn"), purpose="get it"
+        )
     verdict, locked = verdicts.judge(cell), verdicts.project.tree.load(cell)
     if (repository := os.environ.get("KNOWNGOOD_REPOSITORY")) and locked and verdict.way is ImageWay.PULL:
         from knowngood.registry.image_reference import Repository, immutable_tag

@@ -295,13 +295,13 @@ class _IncidentReading:
 
     def _variants(self) -> tuple[IncidentVariant, ...]:
         items = self.data.get("variants", [])
-        told = {"title", "because", "fix", "kind", "component"}
+        changed = {"title", "because", "fix", "kind", "component"}
         variants = []
         for place, item in enumerate(items if isinstance(items, Sequence) else [items]):
             keys = set(item) if isinstance(item, Mapping) else set()
             words = item["words"] if "words" in keys else []
-            if len(keys & {"words", "name"}) != 1 or not keys & told or keys - told - {"words", "name"}:
-                text = f"a variant has words: [TEXT, ...] or a name, and some of {', '.join(sorted(told))}"
+            if len(keys & {"words", "name"}) != 1 or not keys & changed or keys - changed - {"words", "name"}:
+                text = f"a variant has words: [TEXT, ...] or a name, and some of {', '.join(sorted(changed))}"
                 self._defect(text, "variants", place)
                 continue
             if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):

@@ -314,7 +314,9 @@ class RequirementGraph:
         return {
             name: minimum
             for name, minimum in (minimums or {}).items()
-            if any((found := parse_dependency(line)) and found.name == name for line in lines if line.startswith(name))
+            if any(
+                (wanted := parse_dependency(line)) and wanted.name == name for line in lines if line.startswith(name)
+            )
         }
 
     def required_of(self, node: PackageNode, place: int, other: str, python: int) -> Iterator[tuple[Requires, int]]:

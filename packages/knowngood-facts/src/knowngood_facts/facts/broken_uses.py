@@ -129,14 +129,13 @@ class _Search:
                 elif name != (last := _NAMES_OF_BASES.findall(target)[-1]):
                     named[last].add(name)
         if "*" not in todo:  # what a star imports has any name
-            found: set[str] = set()
+            used: set[str] = set()
             while todo:
-                if (name := todo.pop()) not in found:
-                    found.add(name)
+                if (name := todo.pop()) not in used:
+                    used.add(name)
                     todo += named[name]
             kept = {
-                module: {path for path in paths if path.rpartition(".")[2] in found}
-                for module, paths in classes.items()
+                module: {path for path in paths if path.rpartition(".")[2] in used} for module, paths in classes.items()
             }
             return {module: paths for module, paths in kept.items() if paths}
         return classes

@@ -159,7 +159,7 @@ def lock_proposal(proposal: CellProposal, text: str, facts: MatrixFacts, day: st
         matrix = parse_matrix(insert_matrix_entry(text, MATRIX_FILE, lines).text, MATRIX_FILE, facts)
         if compiled := matrix.compiled_packages(cell):
             return replace(proposal, note=f"{', '.join(map(' '.join, compiled))} is to be compiled first")
-        files = resolve_distributions(resolver_request(matrix.entry(cell), replace(matrix, locked_at=day)))
+        files = resolve_distributions(resolver_request(replace(matrix.entry(cell), locked_at=day), matrix))
     except KnowngoodError as error:
         return replace(proposal, locks=None if isinstance(error, MissingError) else False, note=str(error))
     return replace(proposal, locks=True, note=f"locks with {len(files)} distributions")

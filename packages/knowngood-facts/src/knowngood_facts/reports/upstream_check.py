@@ -78,8 +78,8 @@ class UpstreamCheck:
                 for name in packages
             ]
             findings = [*self._uncovered_findings(packages), *_unanswered_findings(report, before)]
-            named, found = self._read_metadata(root / FACTS_FOLDER / "metadata", notify)
-            findings += [*found, *self._judge(root, new, named, notify)]
+            named, unread = self._read_metadata(root / FACTS_FOLDER / "metadata", notify)
+            findings += [*unread, *self._judge(root, new, named, notify)]
         unknown = any(item.severity is NightlySeverity.UNKNOWN for item in findings)
         outcome = f"{len(new)} new releases" + (", not all known" if unknown else "")
         ahead = [f"{axis.package} {axis.newest}" for axis in axes if axis.newest and axis.newest != axis.in_cells]

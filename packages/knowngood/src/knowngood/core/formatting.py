@@ -93,7 +93,7 @@ def format_answer(text: str, stream: TextIO) -> str:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return "\n".join(lines)
     return "\n".join(
-        _VERDICT.sub(lambda found: f"{found[1]}\x1b[{_COLOURS[found[2]]}m{found[2]}\x1b[0m", line) for line in lines
+        _VERDICT.sub(lambda match: f"{match[1]}\x1b[{_COLOURS[match[2]]}m{match[2]}\x1b[0m", line) for line in lines
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core.data_files import read_data_text
-from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.core.package_names import parse_requirement_text
 
@@ -175,33 +175,34 @@ def _refuse_outdated_release(text: str, request: ResolverRequest, pinned: Sequen
         return
     if date.fromisoformat(own.uploaded) - date.fromisoformat(file.uploaded) <= LONGEST_LAG:
         return
-    newest = _find_newest_release(request, text)
-    if newest is None or newest.version == file.version:
+    newest = find_newest_release(file.name)
+    if newest is None or newest == file.version:
         return  # nothing newer exists, so the cell is not the reason
     try:
-        resolver.resolve_distributions(replace(request, requirements=(f"{file.name}=={newest.version}",)))
+        resolver.resolve_distributions(replace(request, requirements=(f"{file.name}=={newest}",)))
         reason = "the other packages that were named hold it back"
     except resolver.NoSolutionError as error:
         reason = textwrap.shorten(str(error), _LONGEST_REASON, placeholder=" ...")
     raise UnfitCellError(
         f"the newest {file.name} that goes with {lock.cell} is {file.version} of {file.uploaded}, more than a year "
-        f"older than its transformers {own.version} of {own.uploaded}; {newest.version} of {newest.uploaded} does "
-        f"not go with it: {reason}; to take the old one, name it: --with {file.name}=={file.version}"
+        f"older than its transformers {own.version} of {own.uploaded}; {newest} does not go with it: {reason}; to "
+        f"take the old one, name it: --with {file.name}=={file.version}"
     )
 
 
-def _find_newest_release(request: ResolverRequest, text: str) -> PinnedFile | None:
-    """Return the newest release of a package for this Python and host, beside nothing else; `None` without one."""
-    from packaging.utils import canonicalize_name
+def find_newest_release(name: str) -> str | None:
+    """Return the newest final release of a package on the index, also one without a wheel; `None` without one.
 
-    from knowngood.lock import resolver
+    Raises `MissingError` when the index does not answer.
+    """
+    from knowngood.index.artefact import UnreadableError
+    from knowngood.index.package_index import SimpleIndex
 
     try:
-        alone = resolver.resolve_distributions(replace(request, requirements=(text,), constraints=(), overrides=()))
-    except resolver.NoSolutionError:
-        return None
-    name = canonicalize_name(parse_requirement_text(text).name)
-    return next((item for item in alone if item.name == name), None)
+        versions = {file.version for file in SimpleIndex().files(name) if not file.yanked}
+    except UnreadableError as error:
+        raise MissingError(f"the index does not list the releases of {name}: {error}") from None
+    return str(max(final)) if (final := [version for version in versions if not version.is_prerelease]) else None
 
 
 def _resolutions() -> Path:

@@ -184,7 +184,7 @@ class CellVerdicts:
 
     def _find_wheels_to_compile(self, cell: Cell) -> list[WheelToCompile]:
         """Return the wheels that neither this machine nor, as far as their bytes are recorded, a named place has."""
-        found = []
+        missing = []
         abi, cores = core_facts.load_torch_cxx11abi, os.cpu_count() or 1
         places = wheel_supply.list_wheel_places(self.project, self.environ)
         for package, version in self.project.matrix.compiled_packages(cell):
@@ -196,5 +196,5 @@ class CellVerdicts:
                 and wheelhouse.find_wheel_pin(cell, self.project.tree, package, version, cxx11abi=abi(cell.torch))
             ):
                 minutes = compile_request.find_recipe(package).estimate_minutes(cores)
-                found.append(WheelToCompile(package=package, version=version, minutes=minutes, cores=cores))
-        return found
+                missing.append(WheelToCompile(package=package, version=version, minutes=minutes, cores=cores))
+        return missing

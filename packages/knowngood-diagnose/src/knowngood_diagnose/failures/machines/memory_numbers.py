@@ -148,8 +148,8 @@ def _describe_filling(incident: Incident, error: LastError) -> Incident | None:
         return _describe_own(incident, numbers, stated)
     if stage is None:
         return None
-    told = incident.tell(stage.name)
-    return replace(told, because=f"{told.because} {stated}.") if stated else told
+    variant = incident.tell(stage.name)
+    return replace(variant, because=f"{variant.because} {stated}.") if stated else variant
 
 
 def read_allocator_numbers(message: str) -> AllocatorNumbers | None:
@@ -216,8 +216,8 @@ def _describe_own(incident: Incident, numbers: AllocatorNumbers, stated: str) ->
 def _describe_one_piece(
     incident: Incident, numbers: AllocatorNumbers, stage: MemoryStage | None, stated: str
 ) -> Incident:
-    told = incident.tell("one-piece", wanted=_show(numbers.wanted), stated=stated)
+    piece = incident.tell("one-piece", wanted=_show(numbers.wanted), stated=stated)
     if stage is None:
-        return told
+        return piece
     doing = incident.tell(stage.name)
-    return replace(told, because=f"{told.because} {doing.because}", fix=doing.fix)
+    return replace(piece, because=f"{piece.because} {doing.because}", fix=doing.fix)
