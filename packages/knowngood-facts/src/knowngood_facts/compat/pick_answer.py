@@ -513,6 +513,9 @@ def find_published_choices(
             continue
         for name in placement.universe.packages:
             sets[name] = sets[name] if name in values else domains[name].absent
+        # Most cells are of another GPU or release than is asked for, which needs no search to see.
+        if any(demand.variable in sets and not sets[demand.variable] & demand.mask for demand in problem.demands):
+            continue
         assignment = replace(problem, base=sets).solve(problem.demands)
         if assignment is not None:
             tier = str(published.tier(str(cell)))
