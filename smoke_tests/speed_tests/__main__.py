@@ -106,8 +106,8 @@ def _describe() -> dict[str, Any]:
 def _find_missing(point: Point) -> str | None:
     """Return the module that a point needs and that is not there."""
     setting = SETTINGS.get(point.setting)
-    needed = [setting.module if setting else None, "liger_kernel" if point.loss == "liger" else None]
-    for module in filter(None, [*needed, "peft" if point.tuned else None, "accelerate" if point.loop else None]):
+    needed = [setting and setting.module, "peft" if point.tuned else None, "accelerate" if point.loop else None]
+    for module in filter(None, needed):
         try:
             present = importlib.util.find_spec(module) is not None
         except ImportError:
@@ -121,10 +121,7 @@ def _variables(point: Point, folder: str) -> dict[str, str]:
     """Return the variables of a point: caches of compilers that are empty, or those of the same point before."""
     name = hashlib.sha256(str(point).replace("/warm", "").encode()).hexdigest()[:16]
     caches = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-    variables = {key: f"{folder}/{name}/{place}" for key, place in caches.items()}
-    if point.allocator:
-        variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    return variables
+    return {key: f"{folder}/{name}/{place}" for key, place in caches.items()}
 
 
 def _run_trial(what: str, variables: dict[str, str], seconds: float) -> dict[str, Any]:

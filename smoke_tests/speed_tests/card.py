@@ -95,7 +95,7 @@ class Watch:
         self._thread = threading.Thread(target=self._read, daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread that reads; each `Watch` is started once, and ended by `stop`."""
         self._thread.start()
 
     def stop(self) -> dict[str, Any]:

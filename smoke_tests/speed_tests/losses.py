@@ -64,10 +64,6 @@ class LossModel(torch.nn.Module):
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._head, self._decoder, self._loss = base.lm_head, [base.model], loss
         self._chunk = torch.compile(chunk_loss, dynamic=False) if compiled else chunk_loss
-        if loss == "liger":
-            from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-            self._liger = LigerFusedLinearCrossEntropyLoss()
         if compiled == "compiled-layers":
             for layer in base.model.layers:
                 layer.compile(dynamic=False)
@@ -82,6 +78,4 @@ class LossModel(torch.nn.Module):
             return {"loss": self.model(input_ids=input_ids, labels=labels, **others).loss}
         hidden = self._decoder[0](input_ids=input_ids, **others).last_hidden_state.flatten(0, 1)
         targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:].flatten()
-        if self._loss == "liger":
-            return {"loss": self._liger(self._head.weight, hidden, targets)}
         return {"loss": _ChunkedLoss.apply(hidden, self._head.weight, targets, self._chunk)}

@@ -8,13 +8,12 @@ WORDS = {
     "layout": ("dense", "padded", "packed"),
     "compiled": ("", "compiled", "compiled-layers"),
     "memory": ("", "checkpointing"),
-    "loss": ("", "chunked", "liger"),
+    "loss": ("", "chunked"),
     "optimizer": ("", "adamw-foreach"),
     "weights": ("", "fp32-weights"),
     "tuned": ("", "lora"),
     "mask": ("", "causal"),
     "loop": ("", "trainer"),
-    "allocator": ("", "expandable"),
     "cache": ("", "warm"),
 }
 """Field of a point -> its values, the default first."""
@@ -35,13 +34,12 @@ class Point:
     layout: str = "dense"
     compiled: str = ""  # the model as a whole, or each of its layers
     memory: str = ""
-    loss: str = ""  # transformers' own, or from chunks of tokens whose logits are not kept, ours or liger-kernel's
+    loss: str = ""  # transformers' own, or from chunks of tokens whose logits are not kept
     optimizer: str = ""  # torch's fused AdamW
     weights: str = ""  # bf16, or fp32 under autocast
     tuned: str = ""  # all weights, or adapters beside them
     mask: str = ""  # what transformers makes, or none at all: the kernel's own causal one
     loop: str = ""  # the plain loop of this suite, or that of transformers' Trainer with its defaults
-    allocator: str = ""
     cache: str = ""  # kernels are compiled into an empty folder, or taken from that of the same point before
 
     def __str__(self) -> str:
@@ -85,7 +83,6 @@ PLANS = {
         f"{_REFERENCE}/sdpa/4096x2/compiled-layers/chunked/causal",
         f"{_REFERENCE}/sdpa/4096x4/compiled/chunked/causal/trainer",
         f"{_REFERENCE}/fa2/4096x2/compiled/warm",
-        f"{_REFERENCE}/fa2/4096x2/compiled/liger",
     ),
     "layouts": (
         *(f"{_REFERENCE}/{setting}/4096x2/packed" for setting in ("fa2", "sdpa", "flex")),
@@ -95,7 +92,6 @@ PLANS = {
         f"{_REFERENCE}/sdpa/4096x2/trainer",
         f"{_REFERENCE}/sdpa/4096x2/adamw-foreach",
         f"{_REFERENCE}/sdpa/4096x2/chunked",
-        f"{_REFERENCE}/sdpa/4096x2/expandable",
     ),
     "shapes": (
         "qwen2.5-0.5b/sdpa/4096x2",

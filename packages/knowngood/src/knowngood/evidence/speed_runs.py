@@ -25,12 +25,10 @@ _WORDS = {
     "compiled": "torch.compile",
     "compiled-layers": "torch.compile of each layer",
     "chunked": "a chunked loss",
-    "liger": "liger-kernel's loss",
     "causal": "no mask but the kernel's own",
     "checkpointing": "gradient checkpointing",
     "trainer": "Trainer's loop",
     "adamw-foreach": "AdamW that is not fused",
-    "expandable": "expandable segments",
     "warm": "warm kernels",
 }
 
