@@ -629,8 +629,9 @@ def perform_on_ranks(suite: str, check: str, made: Fault | None) -> dict[str, An
     """Run a check on two processes, each of which imports this file, with the fault's name, as it starts."""
     with tempfile.TemporaryDirectory() as folder:
         here = str(Path(__file__).parent)
-        code = f"import sys; sys.path.append({here!r}); import library_faults; library_faults.start({made.name!r})"
-        (Path(folder) / "sitecustomize.py").write_text(code if made else "")
+        if made:
+            code = f"import sys; sys.path.append({here!r}); import library_faults; library_faults.start({made.name!r})"
+            (Path(folder) / "sitecustomize.py").write_text(code)
         report = Path(folder) / "report.json"
         argv = [sys.executable, "-m", "parallel_tests", "--processes", "2", "--backend", "gloo", "--only", check]
         environment = os.environ | {"PYTHONPATH": folder}
