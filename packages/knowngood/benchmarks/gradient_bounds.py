@@ -67,7 +67,7 @@ class Measurement:
             self.write(_environment())
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line."""
+        """Append one training's outcome to the file, as a line of JSON."""
         with self.file.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
 

@@ -33,7 +33,7 @@ class ReadmeRow:
     cell: Cell
     aliases: Sequence[str]
     machine: GpuMachine
-    """What it is for."""
+    """The kind of machine, an architecture and a host, that the cell is for."""
     answer: CellAnswer
     size: int | None
     """Compressed bytes in a registry; `None` when no build is recorded."""

@@ -32,7 +32,7 @@ class TrainerCell:
 
     cell: Cell
     machine: GpuMachine
-    """What it is for."""
+    """The kind of machine, an architecture and a host, that the cell is for."""
     tier: Tier
     size: str
     """Of its image in a registry, for people; empty where none is recorded."""

@@ -37,7 +37,7 @@ class ImageWay(StrEnum):
     """How the image of a cell gets into the engine of this machine."""
 
     HERE = "here"
-    """It is there."""
+    """The engine has it already; nothing is fetched."""
     PULL = "pull"
     """A repository is named that may have it; where it does not, the image is built."""
     BUILD = "build"

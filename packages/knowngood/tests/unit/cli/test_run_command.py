@@ -16,7 +16,16 @@ from knowngood.cli import main
 from knowngood.engine import container_engine, probe_gpus
 from knowngood.engine.container_engine import Engine
 from knowngood.engine.probe_gpus import GpuState, NvidiaState
-from knowngood.launch import added_packages, derived_image, image_access, kernel_store, run_guard, run_host, warm_up
+from knowngood.launch import (
+    added_packages,
+    container_run,
+    derived_image,
+    image_access,
+    kernel_store,
+    run_guard,
+    run_host,
+    warm_up,
+)
 from knowngood.launch.added_packages import AddedPackage
 from knowngood.launch.container_run import GpuAccess
 from knowngood.launch.image_access import RunnableImage
@@ -264,7 +273,7 @@ def test_what_cannot_be_is_said_before_an_engine_is_fetched(starts, monkeypatch,
     for words, message in (
         (["--", "python", "missing.py"], "there is no .*/missing.py"),
         (["--", "torchrun", "--nproc-per-node", "2", "missing.py", "train.py"], "there is no .*/missing.py"),
-        (["--", "python", "/work/missing.py"], "there is no .*/missing.py"),
+        (["--", "python", f"{container_run.WORK_FOLDER}/missing.py"], "there is no .*/missing.py"),
         (["--", "./missing.py"], "there is no .*/missing.py"),
         (
             ["--gpu", "RTX 4090", "--attn", "fa2", "--", "python"],
