@@ -260,7 +260,12 @@ class Search:
         """Apply the clashes about changed variables until nothing changes; return one that is violated."""
         while touched or self.unexpanded:
             while touched:
-                for clash in self.about.get(touched.pop(), ()):
+                name = touched.pop()
+                left = self.values[name]
+                for clash in self.about.get(name, ()):
+                    # While the variable itself can avoid a clash, nothing follows from it that did not before.
+                    if left & ~clash.sets[name]:
+                        continue
                     failed = self._apply(clash, touched)
                     if failed is not None:
                         return failed
