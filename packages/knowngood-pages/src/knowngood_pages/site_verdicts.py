@@ -123,16 +123,14 @@ class GpuAnswerTable:
     def _ladder(self, question: SiteQuestion, known: Iterable[str]) -> int:
         """Return the number of a question's ladder.
 
-        An answer also holds for the next older driver when all its cells run there. The newest driver may know the GPU
-        no more; then the answer without a driver is a step of its own, which no driver reaches.
+        The newest driver may know the GPU no more; then the answer without a driver is a step of its own, which no
+        driver reaches.
         """
         steps: list[tuple[str, int]] = []
         answer = self.answers.answer(question)
-        is_possible, whole = bool(answer.choices), self._answer(answer)
-        for driver in known if is_possible else list_drivers(self.universe)[-1:]:
-            older = question._replace(driver=driver)
-            if is_possible and not (answer.choices and self.answers.holds(answer, older)):
-                answer = self.answers.answer(older)
+        whole = self._answer(answer)
+        drivers = list(known) if answer.choices else list_drivers(self.universe)[-1:]
+        for driver, answer in zip(drivers, self._answers_by_driver(question, answer, drivers), strict=True):
             number = self._answer(answer)
             if not steps and number != whole:
                 steps.append((_BEYOND_DRIVERS, whole))
@@ -141,6 +139,33 @@ class GpuAnswerTable:
             else:
                 steps.append((driver, number))
         return self._ladders.setdefault(tuple(steps), len(self._ladders))
+
+    def _answers_by_driver(
+        self, question: SiteQuestion, whole: PickAnswer, drivers: Sequence[str]
+    ) -> Sequence[PickAnswer]:
+        """Return the answer for each driver, the newest first; `whole` is that without a driver.
+
+        An older driver only takes away, if it knows the card. So between two drivers with the same cells are these.
+        """
+        if not whole.choices:
+            return [whole] * len(drivers)
+        answers = {0: self._answer_after(whole, question._replace(driver=drivers[0]))}
+        gaps = [(0, len(drivers) - 1)]
+        while gaps:
+            newer, older = gaps.pop()
+            for place in (older, (newer + older) // 2):
+                if place not in answers:
+                    answers[place] = self._answer_after(answers[newer], question._replace(driver=drivers[place]))
+                if answers[newer].choices and answers[newer] == answers[older]:
+                    answers |= dict.fromkeys(range(newer, older), answers[newer])
+                    break
+            else:
+                gaps += [(newer, place), (place, older)] if place != newer else []
+        return [answers[place] for place in range(len(drivers))]
+
+    def _answer_after(self, newer: PickAnswer, question: SiteQuestion) -> PickAnswer:
+        """Return the answer for a driver; that for a newer one when all its cells run there."""
+        return newer if newer.choices and self.answers.holds(newer, question) else self.answers.answer(question)
 
     def _answer(self, answer: PickAnswer) -> int:
         """Return the number of an answer."""

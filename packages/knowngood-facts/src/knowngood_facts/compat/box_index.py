@@ -78,10 +78,18 @@ class BoxIndex:
         """Return the search among some boxes, which keeps what it learned."""
         search = self.searches.get(among)
         if search is None:
-            search = self.searches[among] = Search(source=self)
-            for bit in iterate_bits(among):
-                search.add(Clash(dict(self.boxes[bit].masks), self.boxes[bit]))
+            if among not in self._begun:
+                self._begun[among] = Search(source=self)
+                for bit in iterate_bits(among):
+                    self._begun[among].add(Clash(dict(self.boxes[bit].masks), self.boxes[bit]))
+                self._begun[among].prepare()
+            search = self.searches[among] = self._begun[among].copy()
         return search
+
+    @cached_property
+    def _begun(self) -> dict[int, Search]:
+        """Boxes -> the search among them that was asked nothing yet."""
+        return {}
 
     def all_values(self, variable: str) -> int:
         """Return all values of a variable."""

@@ -38,7 +38,12 @@ from knowngood_facts.compat.matrix_cells import (
 )
 from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood_facts.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
-from knowngood_facts.compat.query_resolution import find_nearest_releases, resolve_query_packages, resolve_with_cell
+from knowngood_facts.compat.query_resolution import (
+    QueryResolution,
+    find_nearest_releases,
+    resolve_query_packages,
+    resolve_with_cell,
+)
 from knowngood_facts.compat.resolution_findings import list_names
 from knowngood_facts.compat.rule_boxes import OUTGROWN
 from knowngood_facts.compat.suggestions import possible_warning_boxes, stated_condition_boxes
@@ -154,7 +159,15 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     broken = any(finding.severity == "error" for finding in findings)
     unknown = not broken and any(item.id.removeprefix("unknown:") in universe.index.domains for item in findings)
     machine = query.stated_conditions[MACHINE]
-    resolved = resolve_query_packages(universe, [*placement.packages, *query.constraints], query.axes, machine)
+    packages = (*placement.packages, *query.constraints)
+
+    def resolve() -> QueryResolution | None:
+        return resolve_query_packages(universe, packages, query.axes, machine)
+
+    # Where rules know what the packages require, nothing else of the question is resolved, and the same packages
+    # resolve in the same way for any driver or attention.
+    key = repr((packages, query.axes.get("python"), query.axes.get("glibc"), machine))
+    resolved = resolve() if placement.declared else universe.cached(key, resolve)
     coverage = find_coverage(placement, query, resolved)
     coverage = replace(coverage, parts=(*coverage.parts, *builds))
     if unknown or broken:

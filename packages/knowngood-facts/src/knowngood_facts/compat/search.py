@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 STEP_LIMIT = 20_000
@@ -112,6 +113,30 @@ class Search:
     """A clash that no values avoid."""
     fresh: list[Clash] = field(default_factory=list)
     """The clashes that were not applied yet while nothing is wished."""
+    wished: list[Wish] = field(default_factory=list)
+    """The wishes of the last question, of which each began a level."""
+
+    def prepare(self) -> None:
+        """Apply the clashes that are known before anything is wished."""
+        self.impossible = self.impossible or self._propagate_fresh()
+
+    def copy(self) -> Search:
+        """Return a search that knows the same, and learns for itself."""
+        return Search(
+            source=self.source,
+            about={name: [*clashes] for name, clashes in self.about.items()},
+            steps=[*self.steps],
+            values={**self.values},
+            history={name: [*places] for name, places in self.history.items()},
+            starts=[*self.starts],
+            open=[*self.open],
+            absences={**self.absences},
+            domains={**self.domains},
+            decided={**self.decided},
+            impossible=self.impossible,
+            fresh=[*self.fresh],
+            wished=[*self.wished],
+        )
 
     def add(self, clash: Clash) -> None:
         """Add a clash that is known before the search."""
@@ -137,13 +162,17 @@ class Search:
         Raises:
             SearchLimitError: the search took too many steps.
         """
-        self._go_back(0)
+        # Questions mostly begin with the same wishes, and what follows from those follows again.
+        self._go_back(0 if self.fresh else _count_alike(self.wished, wishes))
+        self.wished = [*wishes]
         self.decisions = 0
-        clash = self.impossible = self.impossible or self._propagate_fresh()
+        self.prepare()
+        clash = self.impossible
         while True:
             if clash is not None:
                 learned = self._learn(clash)
                 if learned is None:
+                    self.wished.clear()
                     return self._explain(clash, wishes)
                 clash = self._add(learned)
                 continue
@@ -238,8 +267,7 @@ class Search:
         return self._propagate([variable])
 
     def _add(self, clash: Clash) -> Clash | None:
-        """Add a clash, and apply it."""
-        self.fresh.append(clash)
+        """Add a clash that was learned, and apply it at the first level at which anything follows from it."""
         for name in clash.sets:
             self.about.setdefault(name, []).append(clash)
         touched: list[str] = []
@@ -262,10 +290,8 @@ class Search:
             while touched:
                 name = touched.pop()
                 left = self.values[name]
-                for clash in self.about.get(name, ()):
-                    # While the variable itself can avoid a clash, nothing follows from it that did not before.
-                    if left & ~clash.sets[name]:
-                        continue
+                # While the variable itself can avoid a clash, nothing follows from it that did not before.
+                for clash in [clash for clash in self.about.get(name, ()) if left & clash.sets[name] == left]:
                     failed = self._apply(clash, touched)
                     if failed is not None:
                         return failed
@@ -372,6 +398,11 @@ class Search:
             clashes=tuple(item for item in causes if not isinstance(item.cause, Wish)),
             excluded=excluded,
         )
+
+
+def _count_alike(one: Sequence[Wish], two: Sequence[Wish]) -> int:
+    """Return with how many of the same wishes two lists begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
 
 
 def _widen(clash: Clash) -> None:
