@@ -127,13 +127,13 @@ class GpuAnswerTable:
         driver reaches.
         """
         steps: list[tuple[str, int]] = []
-        answer = self.answers.answer(question)
-        whole = self._answer(answer)
-        drivers = list(known) if answer.choices else list_drivers(self.universe)[-1:]
-        for driver, answer in zip(drivers, self._answers_by_driver(question, answer, drivers), strict=True):
+        whole = self.answers.answer(question)
+        first = self._answer(whole)
+        drivers = list(known) if whole.choices else list_drivers(self.universe)[-1:]
+        for driver, answer in zip(drivers, self._answers_by_driver(question, whole, drivers), strict=True):
             number = self._answer(answer)
-            if not steps and number != whole:
-                steps.append((_BEYOND_DRIVERS, whole))
+            if not steps and number != first:
+                steps.append((_BEYOND_DRIVERS, first))
             if steps and steps[-1][1] == number:
                 steps[-1] = (driver, number)
             else:

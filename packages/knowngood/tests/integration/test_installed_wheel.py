@@ -80,15 +80,10 @@ def environment(tmp_path_factory, wheels):
 @pytest.mark.parametrize(
     ("count", "words", "answer", "other"),
     [
-        (
-            1,
-            ["run", "--gpu", "H100", "--print", "--", "python", "x.py"],
-            "apptainer exec",
-            ("check", "knowngood-facts"),
-        ),
+        (1, ["run", "--gpu", "H100", "--print", "--", "python", "-V"], "apptainer exec", ("check", "knowngood-facts")),
         (2, ["check", "--gpu", "V100", "torch==2.11.0"], "broken", ("diagnose", "knowngood-diagnose")),
         (3, ["doctor", "--gpu", "H100"], "GPU", ("site", "knowngood-pages")),
-        (4, ["cells"], "sm90-", ()),
+        (4, ["cells", "--long"], "sm90-", ()),
     ],
     ids=DISTRIBUTIONS,
 )
@@ -145,7 +140,7 @@ def digest_data(environment: Path) -> dict[str, str]:
         (["diagnose", "-"], {0}, "cuda-no-kernel-image"),
         (["doctor", "--gpu", "H100"], {0, 1, 3, 4}, "GPU"),
         (["doctor", "--image", "default"], {0, 1, 3}, "sm90-"),
-        (["run", "--gpu", "H100", "--print", "--", "python", "x.py"], {0}, "apptainer exec"),
+        (["run", "--gpu", "H100", "--print", "--", "python", "-V"], {0}, "apptainer exec"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

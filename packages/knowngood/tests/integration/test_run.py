@@ -95,7 +95,7 @@ def test_a_package_is_added_and_none_of_the_cells_moves(tmp_path):
     assert versions["trl"] == "1.16.0"
     cell = re.search(r"torch(?P<torch>[\d.]+)-tf(?P<transformers>[\d.]+)-", result.stderr)
     assert (versions["torch"].partition("+")[0], versions["transformers"]) == (cell["torch"], cell["transformers"])
-    refused, _ = run("--with", "sentence-transformers==3.0.0", "--", "true", cwd=tmp_path)
+    refused, _ = run("default", "--with", "sentence-transformers==3.0.0", "--", "true", cwd=tmp_path)
     assert refused.returncode == 125
     assert "depends on transformers" in refused.stderr
 
