@@ -69,7 +69,10 @@
   function relaxed(change) {
     const [[name, value]] = Object.entries(change);
     if (["attn", "gpu", "driver"].includes(name)) return { ...question, [name]: value };
-    if (name === "transformers") return { ...question, transformers: value.split(".").slice(0, 2).join(".") };
+    if (name === "transformers") {
+      const release = value.split(".").slice(0, 2).join(".");
+      return known.releases.includes(release) ? { ...question, transformers: release } : null;
+    }
     const pin = `${name}==${value}`;
     return known.frameworks.includes(pin) ? { ...question, framework: pin } : null;
   }
@@ -233,18 +236,21 @@
     return update();
   }
 
-  /* While a name or a driver is typed, the last answer stays until it is one; what is wrong with it is said when it is left. */
+  /*
+   * While a name or a driver is typed, the last answer stays until it is one; what is wrong with it is said when it is
+   * left. An answer that is there is not made again then: a click on one of its buttons would be lost.
+   */
+  const unfinished = { gpu: (value) => value && findGpu(value).why, driver: (value) => value && !/^\s*\d{3}(\.\d+)*\s*$/.test(value) };
   function changed({ type, target }) {
-    const { value } = target;
-    const unfinished = { gpu: () => value && findGpu(value).why, driver: () => value && !/^\s*\d{3}(\.\d+)*\s*$/.test(value) };
-    if (type === "input" && unfinished[target.id]?.()) return undefined;
-    return go({ ...question, [target.id === "card" ? "gpu" : target.id]: value }, !(target.id in unfinished));
+    const { id, value } = target;
+    if ((type === "change") !== Boolean(unfinished[id]?.(value))) return undefined;
+    return go({ ...question, [id === "card" ? "gpu" : id]: value }, !(id in unfinished));
   }
 
   build();
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", changed);
-  form.addEventListener("change", ({ type, target }) => target.tagName === "INPUT" && changed({ type, target }));
+  form.addEventListener("change", changed);
   addEventListener("popstate", () => {
     question = read(location.search);
     update();

@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -97,7 +97,6 @@ def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog, runs_at:
     cells = [cell for cell in catalog.cells if cell.in_matrix and not cell.retired]
     covered = {machine_name(known, cell) for cell in cells}
     first = next((cell for cell in cells if "default" in cell.aliases), cells[0] if cells else None)
-    releases = {".".join(cell.axes["transformers"].split(".")[:2]) for cell in cells}
     return {
         "gpu_names": gpus.name_table.matching_data(),
         "gpus": [
@@ -115,9 +114,7 @@ def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog, runs_at:
         "start": machine_name(known, first) if first else gpus.names[0],
         "attention": [[setting, SETTING_NAMES[setting]] for setting in ATTENTION],
         "frameworks": site_verdicts.list_frameworks(known.published),
-        "releases": [release for release in site_verdicts.list_minor_releases(known.universe) if release in releases][
-            :6
-        ],
+        "releases": site_verdicts.list_releases(known.published),
         "drivers": site_verdicts.list_drivers(known.universe),
         "minimum": site_verdicts.list_minimum_drivers(known.universe),
         "commands": run_command_templates(),
@@ -151,17 +148,15 @@ def computed_tables(
     }
     tables = {name: cached for name in names if (cached := _read_cached(keys[name])) is not None}
     missing = [name for name in names if name not in tables]
-    # Neighbouring GPUs share work, so they go in pairs; the newest take longest and therefore begin.
-    pairs = [missing[place : place + 2] for place in range(0, len(missing), 2)][::-1]
-    with worker_pool.process_pool(len(pairs)) as pool:
+    with worker_pool.process_pool(len(missing)) as pool:
         locked = known.published.locked
-        tasks = [(pair, pool.submit(_compute_tables, locked, standings, pair)) for pair in pairs]
-        running = {name: task for pair, task in tasks for name in pair}
+        # Those of the newest GPUs take longest, and therefore begin.
+        running = {name: pool.submit(_compute_table, locked, standings, name) for name in reversed(missing)}
 
         def answers() -> Iterator[tuple[str, dict[str, Any]]]:
             for name in names:
                 if name in running:
-                    tables[name] = running[name].result()[name]
+                    tables[name] = running[name].result()
                     write_atomically(_cache_path(keys[name]), json.dumps(tables[name]))
                 yield name, tables[name]
 
@@ -174,31 +169,19 @@ def _read_knowledge() -> knowledge.CompatKnowledge:
     return knowledge.load_knowledge()
 
 
-def _compute_tables(
-    locked: frozenset[str], standings: Mapping[str, CellStanding], names: Iterable[str]
-) -> dict[str, Any]:
+def _compute_table(locked: frozenset[str], standings: Mapping[str, CellStanding], name: str) -> dict[str, Any]:
     known = _read_knowledge()
-    cells, settings = known.published.cells, list(ATTENTION)
-    retired = known.published.retired
-    tables = {}
-    for machine in known.universe.gpus.machines:
-        if machine.name not in names:
-            continue
-        published = site_questions.GpuCells(
-            cells=cells,
-            retired=retired,
-            locked=locked,
-            recorded=known.published.recorded,
-            machine=machine,
-            known_standings=standings,
-        )
-        table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
-        tables[machine.name] = table.document(
-            settings,
-            site_verdicts.list_minor_releases(known.universe),
-            site_verdicts.list_frameworks(known.published),
-        )
-    return tables
+    published = site_questions.GpuCells(
+        cells=known.published.cells,
+        retired=known.published.retired,
+        locked=locked,
+        recorded=known.published.recorded,
+        machine=next(machine for machine in known.universe.gpus.machines if machine.name == name),
+        known_standings=standings,
+    )
+    table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
+    releases, pins = site_verdicts.list_releases(published), site_verdicts.list_frameworks(published)
+    return table.document(list(ATTENTION), releases, pins)
 
 
 _PROGRAM = tuple(

@@ -70,8 +70,6 @@ TIER_TEXTS = {
     Tier.NONE: "nothing is recorded of an image; runs in other environments are shown all the same",
 }
 """Each tier in a sentence for people who have not read the documentation."""
-FIRST_PAGE_CELLS = 60
-"""The most cells for which the first page shows the matrix itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +128,7 @@ def render_site(
     if not matrix_pages:
         matrix["figures"] = compare_figures(catalog.cells)
     pages: dict[str, tuple[str, dict[str, Any]]] = {
-        "index.html": ("index.html.j2", {"small": len(catalog.cells) <= FIRST_PAGE_CELLS}),
+        "index.html": ("index.html.j2", {}),
         "matrix.html": ("matrix.html.j2", matrix | {"sheets": matrix_pages, "left": catalog.left_out}),
         "compatibility.html": ("compatibility.html.j2", {}),
         "sizes.html": ("sizes.html.j2", {}),

@@ -1,16 +1,11 @@
-"""Answers questions about one GPU; only those whose answer does not follow from another one's are given to `pick`.
-
-The cells of an answer are the best of all that fit. So when all of them fit a narrower question as well, they are its
-answer too. And settings that no rule of this GPU distinguishes have the same answers, unless the setting is part of a
-conflict, and so named in the answer.
-"""
+"""Answers the pages' questions about one kind of machine by `pick`, and says what speaks against its other cells."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
@@ -24,13 +19,9 @@ from knowngood_facts.compat.matrix_cells import PublishedCells, find_wanted_trai
 from knowngood_facts.compat.pick_answer import PickAnswer, find_published_choices, pick_cells, pick_problem
 from knowngood_facts.compat.query import PackageSpec, Query
 from knowngood_facts.compat.query_placement import place_query
-from knowngood_facts.compat.search import SearchFailure, Wish
 from knowngood_facts.compat.universe import Universe
 from knowngood_facts.compat.use_conditions import settle_query
 from knowngood_facts.compat.value_domain import NONE, iterate_bits
-
-if TYPE_CHECKING:
-    from knowngood_facts.compat.pick_answer import CellChoice
 
 
 class SiteQuestion(NamedTuple):
@@ -98,35 +89,8 @@ class GpuAnswers:
     def answer(self, question: SiteQuestion) -> PickAnswer:
         """Return what `pick` answers to a question."""
         if question not in self._answers:
-            self._answers[question] = self._infer(question) or self._pick(question)
+            self._answers[question] = self._pick(question)
         return self._answers[question]
-
-    def holds(self, answer: PickAnswer, question: SiteQuestion) -> bool:
-        """Return whether an answer to a wider question has cells, and all of them fit a narrower question.
-
-        Cells that nobody built are of the time of what a question states, so another question may have others.
-        """
-        if not self._advice_is_general:
-            return False
-        choices = answer.choices
-        return bool(choices) and all(choice.published and self._fits(choice, question) for choice in choices)
-
-    def _infer(self, question: SiteQuestion) -> PickAnswer | None:
-        """Return the answer that follows from that of another question, or `None`."""
-        if question.driver:
-            wider = self.answer(question._replace(driver=""))
-            if self.holds(wider, question):
-                return wider
-        if question.setting:
-            wider = self.answer(question._replace(setting=""))
-            if self.holds(wider, question):
-                return wider
-            twin = self._twins[question.setting]
-            if twin != question.setting and self._advice_is_general:
-                alike = self.answer(question._replace(setting=twin))
-                if not any(clash.demand.startswith("attn=") for clash in alike.conflict):
-                    return alike
-        return None
 
     def _pick(self, question: SiteQuestion) -> PickAnswer:
         request = question.request(self.published.machine.query)
@@ -156,19 +120,6 @@ class GpuAnswers:
         if release not in self._by_release:
             self._by_release[release] = replace(self.published, release=release)
         return self._by_release[release]
-
-    def _fits(self, choice: CellChoice, question: SiteQuestion) -> bool:
-        """Return whether the cell is offered for the setting, and no rule forbids it with the question's driver."""
-        if question.setting and choice.published and not self._offers(choice.cell, question.setting):
-            return False
-        index = self.universe.index
-        values = self._values_of(choice.cell, choice.extras)
-        values |= {name: value for name, value in (("attn", question.setting), ("driver", question.driver)) if value}
-        # A trainer without facts has no rules that could forbid it.
-        domains = {name: index.domains[name] for name in values if name in index.domains}
-        wishes = [Wish(name, domain.mask(values[name])) for name, domain in domains.items()]
-        result = index.search(self._active_boxes[question.setting]).solve(wishes)
-        return not isinstance(result, SearchFailure)
 
     def _offers(self, cell: Cell, setting: str) -> bool:
         return self._state(cell, setting).trains
@@ -216,23 +167,3 @@ class GpuAnswers:
             setting: pick_problem(place_query(self.universe, request), request, self.published).among
             for setting, request in requests.items()
         }
-
-    @cached_property
-    def _advice_is_general(self) -> bool:
-        """Whether no advice that comes with a cell depends on, or names, the attention setting or the driver."""
-        index = self.universe.index
-        return not index.advice & (index.mentions["attn"] | index.mentions["driver"])
-
-    @cached_property
-    def _twins(self) -> Mapping[str, str]:
-        """Attention setting to the first setting with the same rules, which the same cells are offered for."""
-        index = self.universe.index
-        domain, outside = index.domains["attn"], index.outside["attn"]
-        gpu = index.outside["gpu"][index.domains["gpu"].index[self.published.machine.sm]]
-        first: dict[tuple[int, tuple[bool, ...]], str] = {}
-        twins = {}
-        for setting, position in domain.index.items():
-            offered = tuple(self._offers(cell, setting) for cell in self.published.own)
-            rules = self._active_boxes[setting] & ~gpu & ~outside[position]
-            twins[setting] = first.setdefault((rules, offered), setting)
-        return twins

@@ -1,8 +1,9 @@
 """Computes what `pick` answers to every question that the page can ask, so that the page decides nothing itself.
 
-A question is a GPU, an attention setting (or none), a minor release of transformers (or none) and a framework (or
-none). For the driver there is a ladder: the answers for ever older drivers, each with the oldest driver for which it
-holds. For the oldest drivers there is one answer for all releases of transformers, and the page says so.
+A question is a GPU, an attention setting (or none), a minor release of transformers that a published cell has (or
+none) and a framework (or none). For the driver there is a ladder: the answers for ever older drivers, each with the
+oldest driver for which it holds. For the oldest drivers there is one answer for all releases of transformers, and the
+page says so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
 
 from knowngood.core.cell import Cell
 from knowngood_facts.compat.factbook import DRIVERS
@@ -23,10 +26,15 @@ if TYPE_CHECKING:
 NO_FRAMEWORK = ""
 
 
-def list_minor_releases(universe: Universe) -> list[str]:
-    """Return the minor releases of transformers, newest first."""
-    versions = universe.index.domains["transformers"].values
-    return list(dict.fromkeys(".".join(version.split(".")[:2]) for version in reversed(versions)))
+def list_releases(published: PublishedCells) -> list[str]:
+    """Return the minor releases of transformers that published cells have, newest first.
+
+    About others, of which there is no image, `pick` has to be asked on a machine.
+    """
+    versions = {cell.transformers for cell in published.cells}
+    return list(
+        dict.fromkeys(".".join(version.split(".")[:2]) for version in sorted(versions, key=Version, reverse=True))
+    )
 
 
 def list_frameworks(published: PublishedCells) -> list[str]:
@@ -149,23 +157,19 @@ class GpuAnswerTable:
         """
         if not whole.choices:
             return [whole] * len(drivers)
-        answers = {0: self._answer_after(whole, question._replace(driver=drivers[0]))}
+        answers: dict[int, PickAnswer] = {}
         gaps = [(0, len(drivers) - 1)]
         while gaps:
             newer, older = gaps.pop()
-            for place in (older, (newer + older) // 2):
+            for place in (newer, older):
                 if place not in answers:
-                    answers[place] = self._answer_after(answers[newer], question._replace(driver=drivers[place]))
-                if answers[newer].choices and answers[newer] == answers[older]:
-                    answers |= dict.fromkeys(range(newer, older), answers[newer])
-                    break
-            else:
-                gaps += [(newer, place), (place, older)] if place != newer else []
+                    answers[place] = self.answers.answer(question._replace(driver=drivers[place]))
+            if answers[newer].choices and answers[newer] == answers[older]:
+                answers |= dict.fromkeys(range(newer, older), answers[newer])
+            elif older - newer > 1:
+                middle = (newer + older) // 2
+                gaps += [(newer, middle), (middle, older)]
         return [answers[place] for place in range(len(drivers))]
-
-    def _answer_after(self, newer: PickAnswer, question: SiteQuestion) -> PickAnswer:
-        """Return the answer for a driver; that for a newer one when all its cells run there."""
-        return newer if newer.choices and self.answers.holds(newer, question) else self.answers.answer(question)
 
     def _answer(self, answer: PickAnswer) -> int:
         """Return the number of an answer."""
