@@ -12,6 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from knowngood.launch.added_packages import LONGEST_LAG
+from knowngood_facts.compat.broken_pairs import find_broken_pairs
 from knowngood_facts.compat.dependency_markers import ResolutionTarget, tag_fits
 from knowngood_facts.compat.query import PackageSpec
 from knowngood_facts.compat.query_resolution import resolve_on_target
@@ -72,8 +73,12 @@ def _forecast(
     for package in wanted:
         if not package.specifier and (reason := _find_lag(universe.metadata, package.name, resolution.versions, pins)):
             return AdditionForecast(reason=reason)
-    chosen = {package.name: resolution.versions.get(package.name) for package in wanted}
-    return AdditionForecast(versions={name: text for name, text in chosen.items() if text})
+    versions = {**resolution.versions, **pins}
+    chosen = {package.name: versions[package.name] for package in wanted if versions.get(package.name)}
+    for finding in find_broken_pairs(versions, universe.broken_uses):
+        if finding.severity == "error" and finding.packages.keys() & chosen.keys():
+            return AdditionForecast(reason=finding.because)
+    return AdditionForecast(versions=chosen)
 
 
 def _has_wheel(store: MetadataStore, wanted: PackageSpec, target: ResolutionTarget) -> bool:

@@ -239,7 +239,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
         or placement.unknown
         or foreign
         or not has_known_package(placement)
-        or (resolved is not None and not resolved.is_sure)
+        or (resolved is not None and resolved.resolution.given_up)
     ):
         verdict = covered_verdict = CheckVerdict.UNKNOWN
     else:
@@ -342,7 +342,7 @@ def _find_install_problems(
 
 def _resolution_notes(placement: QueryPlacement, resolved: QueryResolution | None) -> tuple[str, ...]:
     """Return what was looked at of what packages require; nothing where the rules state all of it."""
-    if resolved is None or resolved.findings or (resolved.is_sure and not placement.declared):
+    if resolved is None or resolved.findings or not (resolved.resolution.given_up or placement.declared):
         return ()
     return resolved.notes
 

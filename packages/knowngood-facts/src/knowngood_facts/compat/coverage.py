@@ -40,6 +40,8 @@ class UnreadKind(StrEnum):
     """What its releases require, and which wheels they have."""
     GPU_CODE = "gpu-code"
     """What its binaries have for which GPU."""
+    REQUIREMENTS = "requirements"
+    """What a release requires that states it only when it is built."""
     NAMES = "names"
     """The Python names that it has, and that it uses of others."""
 
@@ -108,7 +110,12 @@ class Coverage:
         return [*(f"not read: {line}" for line in self.lines), *shown, *until]
 
 
-_KIND_TEXTS = {UnreadKind.METADATA: "", UnreadKind.GPU_CODE: "the GPU code of ", UnreadKind.NAMES: "the names in "}
+_KIND_TEXTS = {
+    UnreadKind.METADATA: "",
+    UnreadKind.GPU_CODE: "the GPU code of ",
+    UnreadKind.REQUIREMENTS: "what is required by ",
+    UnreadKind.NAMES: "the names in ",
+}
 
 
 def find_coverage(placement: QueryPlacement, query: Query, resolved: QueryResolution | None) -> Coverage:
@@ -118,6 +125,7 @@ def find_coverage(placement: QueryPlacement, query: Query, resolved: QueryResolu
         *_find_unread_packages(placement),
         *_find_unread_requirements(placement, query, resolved),
         *_find_unread_code(placement),
+        *(_find_undeclared(placement, resolved) if resolved is not None else ()),
         *(_find_unread_names(placement, resolved) if resolved is not None else ()),
     ]
     return Coverage(
@@ -220,10 +228,26 @@ def _find_unread_code(placement: QueryPlacement) -> Iterator[UnreadPart]:
             )
 
 
+def _find_undeclared(placement: QueryPlacement, resolved: QueryResolution) -> Iterator[UnreadPart]:
+    """Yield the chosen releases whose requirements no artefact states; one matters where a helper would not."""
+    listed = {package.name: package.explicit for package in placement.packages}
+    for name, release in resolved.undeclared.items():
+        because = "no artefact states it before it is built"
+        of_field = name in placement.universe.packages or bool(_COMPILED_WORDS.search(name))
+        yield UnreadPart(
+            package=name,
+            release=release,
+            kind=UnreadKind.REQUIREMENTS,
+            because=because,
+            matters=name in listed and (listed[name] or of_field),
+        )
+
+
 def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> Iterator[UnreadPart]:
     """Yield the releases of packages of the atlas that the atlas lacks, beside the other package of the pair.
 
-    It matters where the one requires the other and is much older: its authors cannot have tried them together.
+    It matters where the one requires the other and is much older: its authors cannot have tried them together. So it
+    does for two packages that a user names and that are not in the atlas as a pair.
     """
     universe = placement.universe
     versions = dict(resolved.resolution.settled)
@@ -231,18 +255,28 @@ def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> 
     listed = {package.name for package in placement.packages} & versions.keys()
     unread: dict[tuple[str, str], list[str]] = {}
     older: set[tuple[str, str]] = set()
+    named = {package.name for package in placement.packages if package.explicit} & listed
     for caller in sorted(listed):
         table = universe.broken_uses(caller)
-        if table is None:
-            continue
-        for callee in sorted(table.callees.keys() & listed):
+        for callee in sorted(named - (table.callees.keys() if table else set())) if caller in named else ():
+            if _is_used_newer(universe, (caller, versions[caller]), (callee, versions[callee])) and not is_helper(
+                universe, callee
+            ):
+                yield UnreadPart(
+                    package=caller,
+                    release=versions[caller],
+                    kind=UnreadKind.NAMES,
+                    because=f"{callee} {versions[callee]} came out long after it, so an import of its names may fail",
+                    matters=True,
+                )
+        for callee in sorted(table.callees.keys() & listed) if table else ():
             pair = (caller, versions[caller]), (callee, versions[callee])
             for item, other, releases in ((*pair, table.releases), (*pair[::-1], table.callees[callee])):
                 if item[1] not in releases:
                     read = f"only releases from {releases[0]} to {releases[-1]} were read"
                     unread.setdefault(item, [read]).append(f"{other[0]} {other[1]}")
                     beyond = not Version(releases[0]) < Version(item[1]) < Version(releases[-1])
-                    older |= {item} if beyond and _is_used_newer(universe, *pair) else set()
+                    older |= {item} if beyond and _is_used_newer(universe, *pair, extras=True) else set()
     for (name, release), (read, *others) in unread.items():
         yield UnreadPart(
             package=name,
@@ -253,15 +287,19 @@ def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> 
         )
 
 
-def _is_used_newer(universe: Universe, caller: tuple[str, str], callee: tuple[str, str]) -> bool:
-    """Return whether a release requires a package of which the other release came out long after it."""
+def _is_used_newer(
+    universe: Universe, caller: tuple[str, str], callee: tuple[str, str], *, extras: bool = False
+) -> bool:
+    """Return whether a release requires a package, or an extra of it, of which the other release is much younger."""
     mine, theirs = (_find_release(universe, *item) for item in (caller, callee))
     if mine is None or theirs is None or not (mine.uploaded and theirs.uploaded):
         return False
     if date.fromisoformat(theirs.uploaded) - date.fromisoformat(mine.uploaded) < _TRIED_WITHIN:
         return False
     dependencies = (parse_dependency(line) for line in mine.requirements)
-    return any(item is not None and item.name == callee[0] and not item.marked_extras for item in dependencies)
+    return any(
+        item is not None and item.name == callee[0] and (extras or not item.marked_extras) for item in dependencies
+    )
 
 
 def _find_release(universe: Universe, name: str, version: str) -> ReleaseDeclaration | None:

@@ -150,7 +150,44 @@ NOT_FRAMEWORKS = AXES | set(CELL_PACKAGES)
 
 
 def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
-    """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
+    """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known.
+
+    A package without facts is added to cells that rules choose. Where none of those takes a release of its time, cells
+    are looked for that go with its newest ones.
+    """
+    answer = _pick_cells(universe, query, published, count)
+    if answer.choices:
+        return answer
+    for pinned in _pin_newest_releases(universe, query):
+        found = _pick_cells(universe, pinned, published, count)
+        if found.choices:
+            return found
+    return answer
+
+
+_TRIED_RELEASES = 3
+"""So many of a package's newest releases are tried, each with cells of its own."""
+
+
+def _pin_newest_releases(universe: Universe, query: Query) -> Iterator[Query]:
+    """Yield a query with the newest release, then older ones, of its packages that only metadata is about."""
+    newest = dict[int, list[str]]()
+    for place, package in enumerate(query.packages):
+        known = universe.metadata.find_package(package.name)
+        if known is None or package.specifier or package.name in universe.packages:
+            continue
+        order = known.domain.newest_first(known.domain.final & known.domain.some)
+        newest[place] = [known.domain.text(item) for item in order if not known.releases[item].yanked]
+    for number in range(_TRIED_RELEASES if newest else 0):
+        packages = list(query.packages)
+        for place, releases in newest.items():
+            if releases:
+                release = releases[min(number, len(releases) - 1)]
+                packages[place] = replace(packages[place], specifier=f"=={release}")
+        yield replace(query, packages=tuple(packages))
+
+
+def _pick_cells(universe: Universe, query: Query, published: PublishedCells, count: int) -> PickAnswer:
     universe.begin_question()
     query, builds = _without_torch_build(universe, settle_query(universe, query).query)
     placement = place_query(universe, query)

@@ -19,7 +19,7 @@ from knowngood_facts.compat.requirement_graph import (
     python_is_declared,
     resolve_packages,
 )
-from knowngood_facts.compat.resolution_findings import conflict_finding, list_names
+from knowngood_facts.compat.resolution_findings import conflict_finding
 from knowngood_facts.compat.suggestions import list_problem, suggestible_values
 from knowngood_facts.compat.value_domain import NONE
 
@@ -64,13 +64,6 @@ class QueryResolution:
 
     any_python: bool = True
     """The query states no Python."""
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether there is a solution, and it is known what the packages of the query require."""
-        listed = {package.name for package in self.packages}
-        unsure = self.resolution.given_up or bool(self.undeclared.keys() & listed)
-        return self.resolution.conflict is None and not unsure
 
 
 def resolve_query_packages(
@@ -117,7 +110,7 @@ def _resolve(
                 for name, version in resolution.undeclared.items()
                 if book.fact(name, version, "requires") is None
             }
-            notes = _notes(resolution, undeclared)
+            notes = _notes(resolution)
             if resolution is not first[0]:
                 notes = (f"it resolves with Python {python}, and not with {first[0].target.python}", *notes)
             return QueryResolution(
@@ -224,13 +217,10 @@ def _listed_releases(resolution: RequirementResolution) -> Iterator[tuple[str, R
             yield name, package.releases[package.domain.index[version]]
 
 
-def _notes(resolution: RequirementResolution, undeclared: Mapping[str, str]) -> tuple[str, ...]:
+def _notes(resolution: RequirementResolution) -> tuple[str, ...]:
     notes = []
     if resolution.given_up:
         notes.append("the search for releases that go together was given up after too many steps")
-    if undeclared:
-        releases = list_names(f"{name} {version}" for name, version in undeclared.items())
-        notes.append(f"no artefact states what {releases} requires before it is built, so that was not looked at")
     for name, release in _listed_releases(resolution):
         if release.source == "dynamic":
             version = resolution.versions[name]

@@ -151,3 +151,21 @@ def test_check_and_pick_agree_where_only_the_trainer_is_named(words):
 def test_a_query_of_a_package_alone_is_about_no_cell():
     assert check("peft").cell is None
     assert check("vllm==0.24.0").cell is None
+
+
+@pytest.mark.parametrize(
+    ("card", "trainer"), [("A100", "unsloth"), ("Quadro RTX 8000", "llamafactory"), ("T4", "axolotl")]
+)
+def test_a_trainer_without_a_release_gets_cells_that_go_with_one_of_this_year(card, trainer):
+    answer = pick(trainer, gpu=card)
+    assert answer.choices
+    for choice in answer.choices:
+        found = check(f"{trainer}=={choice.extras[trainer]}", f"transformers=={choice.cell.transformers}", gpu=card)
+        assert found.verdict.exit_code != 1, choice
+
+
+def test_a_release_that_fails_beside_the_cells_transformers_is_not_added():
+    """Unsloth 2025.7.2 imports HybridCache of transformers, gone since 5.0.0, and requires no older one."""
+    answer = pick("unsloth", gpu="5090", axes={"driver": "570.86.10"})
+    assert answer.choices
+    assert all(choice.extras["unsloth"] != "2025.7.2" for choice in answer.choices)
