@@ -232,6 +232,10 @@ def examine_engine(host: str, context: str = "", *, builds: bool = True) -> Engi
     """Return the engine at an address if it answers and is new enough; `context` is the Docker context with it."""
     info = _read_engine_info(host)
     if info is None:
+        socket = host.removeprefix("unix://")
+        if os.path.exists(socket) and not os.access(socket, os.W_OK):  # noqa: PTH110 - False where it may not be seen
+            reason = f"this user may not use the engine at {host}; join the group that owns its socket"
+            return UnsuitableEngine(reason=reason, answers=False)
         return UnsuitableEngine(reason=f"no engine answers at {host}", answers=False)
     client = _find_docker_command(host, context, builds=builds)
     if builds and not client.argv:
@@ -276,7 +280,7 @@ def _read_engine_info(host: str) -> EngineInfo | None:
     """Return what the engine at an address reports about itself, None if none answers. No docker command is needed."""
     from docker.errors import DockerException
 
-    if host.startswith("unix://") and not Path(host.removeprefix("unix://")).exists():
+    if host.startswith("unix://") and not os.path.exists(host.removeprefix("unix://")):  # noqa: PTH110 - no exception
         return None
     try:
         with contextlib.closing(_open_client(host, ANSWER_SECONDS)) as client:
