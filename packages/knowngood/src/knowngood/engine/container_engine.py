@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.base import debian_host
 from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.errors import KnowngoodError, MissingError, failure_from_output
 from knowngood.core.hosts import HostArchitecture
 from knowngood.core.notify import Notify
 from knowngood.engine import docker_logins, embedded_engine, unpacked_engine
@@ -335,12 +335,17 @@ def _read_output(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
+def refusal_error(engine: Engine, explanation: str) -> KnowngoodError:
+    """Return the error for a request that an engine refuses with this explanation."""
+    return failure_from_output(f"the engine at {engine.host} refused: {explanation}", explanation)
+
+
 @contextlib.contextmanager
 def docker_client(engine: Engine) -> Iterator[DockerClient]:
     """Give a client of the engine, which is closed afterwards.
 
     Raises:
-        MissingError: the engine does not answer, or stops answering.
+        MissingError: the engine does not answer, or stops answering, or its disk is full.
         KnowngoodError: the engine refuses a request; the message has its explanation.
     """
     from docker.errors import APIError, DockerException
@@ -350,7 +355,7 @@ def docker_client(engine: Engine) -> Iterator[DockerClient]:
         with contextlib.closing(engine.client()) as client:
             yield client
     except APIError as error:
-        raise KnowngoodError(f"the engine at {engine.host} refused: {error.explanation or error}") from None
+        raise refusal_error(engine, str(error.explanation or error)) from None
     except (DockerException, RequestException) as error:
         raise MissingError(
             f"the engine at {engine.host} does not answer ({error}); `knowngood engine status` says more, "
