@@ -362,14 +362,16 @@ def _refuse_long_numbers(words: Sequence[str]) -> None:
 
 
 def with_schema(document: Any, arguments: argparse.Namespace) -> Any:
-    """Return the document with the name and the version of its form, `knowngood/check/1`, unless it has its own.
+    """Return the document with its form, `knowngood/check/1`, and the folders that it is from, unless it has its own.
 
     A document for another program, such as the matrix of a workflow's jobs, has that program's form.
     """
+    from knowngood.project.checkout import find_project
+
     if not isinstance(document, dict) or "schema" in document or "include" in document:
         return document
     words = [arguments.command, *([arguments.word] if hasattr(arguments, "word") else [])]
-    return {"schema": f"knowngood/{'-'.join(words)}/1", **document}
+    return {"schema": f"knowngood/{'-'.join(words)}/1", **document, "sources": find_project().sources}
 
 
 def _json(document: Any) -> str:
