@@ -96,12 +96,12 @@ def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
         _command(
             "knowngood", _HERE[origin], *([] if origin in _BY_RUN else first), "knowngood run {id} -- python train.py"
         ),
-        _command("docker", built, *first, written_command("docker", "{image}", "{id}", is_published=published)),
+        _command("docker", built, *first, written_command("docker", "{image}", is_published=published)),
         _command(
             "podman",
             f"{built} The GPU comes by CDI, which `nvidia-ctk cdi generate` describes. This project has not run it.",
             *first,
-            written_command("podman", "{image}", "{id}", is_published=published),
+            written_command("podman", "{image}", is_published=published),
         ),
         _command(
             "Apptainer",

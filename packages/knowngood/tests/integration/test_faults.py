@@ -18,7 +18,7 @@ from knowngood.base import base_image
 from knowngood.core import local_files
 from knowngood.core.errors import MissingError
 from knowngood.engine import container_engine as engines
-from knowngood.engine import daemon, embedded_engine, unpacked_engine
+from knowngood.engine import daemon, embedded_engine, image_store, unpacked_engine
 from knowngood.images import build_command, image_build
 from knowngood.project.checkout import Project
 
@@ -128,6 +128,23 @@ def test_a_full_disk_is_said_and_the_next_build_goes_on(private, base, tmp_path)
         time.sleep(0.2)  # the engine drops the failed step's files a little later
     assert image_build.build_image(layers_plan(tmp_path, base, 2), private, log=log, notify=print).built
     assert layers_made(log)[0] == set()
+
+
+def test_a_full_disk_in_a_pull_is_said_and_the_next_one_goes_on(private, base, server, tmp_path):
+    private = engines.ensure_engine(notify=print)
+    image = image_build.build_image(plan(tmp_path, base, "true"), private, log=tmp_path / "log", notify=print)
+    repository = f"{server.address}/faults"
+    for words in (["tag", image.tag, f"{repository}:x"], ["push", f"{repository}:x"], ["rmi", f"{repository}:x"]):
+        subprocess.run([*private.docker, *words], check=True, env={**os.environ, **private.env})
+    for words in (["rmi", image.tag], ["builder", "prune", "--all", "--force"]):
+        subprocess.run([*private.docker, *words], check=True, env={**os.environ, **private.env})
+    fill = local_files.cache_folder() / "fill"
+    with fill.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(fill.parent).free - (20 << 20))
+    with pytest.raises(MissingError, match="the disk is full"):
+        image_store.pull_image(private, repository, image.digest, None)
+    fill.unlink()
+    assert image_store.pull_image(private, repository, image.digest, None) == image.digest
 
 
 def test_an_engine_that_dies_is_said_and_the_next_build_goes_on(private, base, tmp_path):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import KnowngoodError, UsageError
-from knowngood.project.checkout import find_project
 from knowngood_facts.cli.refresh import add_refresh_argument, load_fitting_knowledge
 from knowngood_facts.cli.request_arguments import add_list_argument, add_request_arguments, request_from_arguments
 
@@ -80,8 +79,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     known, request = load_fitting_knowledge(request, refresh=arguments.refresh)
     result = _answer_query(known, request)
     result = replace(result, notes=(*request.notes, *result.notes, *known.seal_notes))
-    document = result.document() | {"sources": find_project().sources}
-    answer = Answer(result.verdict.exit_code, document, _text(result, request, show_all=arguments.all))
+    answer = Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
     return next_commands.end_check_answer(answer, known, request, result, refreshed=arguments.refresh)
 
 

@@ -39,13 +39,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     commands = [next_commands.command_for_choice(choice, known.published, verdicts) for choice in answer.choices]
     last = next_commands.command_after_pick(answer, request, known, commands)
     document = answer.document()
-    project = find_project()
-    answers = CellAnswers(project)
+    answers = CellAnswers(find_project())
     speed = [answers.speed_advice(choice.cell) if choice.published else "" for choice in answer.choices]
     for cell, command, fastest in zip(document["cells"], commands, speed, strict=True):
         cell |= {"next": command.document() if command else None, "speed": fastest or None}
     document["next"] = last.document()
-    document["sources"] = project.sources
     document["signed"] = known.published.seal is not None
     return Answer(answer.exit_code, document, _text(answer, request, commands, speed, last, signed=document["signed"]))
 

@@ -142,7 +142,7 @@ def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgemen
             held = not any(item.override and item.when.matches(cell) for item in matrix.amendments)
             errors, unknown = _judge_framework(known, cell)
             judgements[str(cell)] = replace(judgement, errors=(*judgement.errors, *(errors if held else ())))
-            notes += unknown
+            notes += [f"{checkout.MATRIX_FILE}:{matrix.lines[cell]}: {cell}: {because}" for because in unknown]
     needless = [
         f"matrix.yaml waives {finding} for cells that do not have that finding"
         for finding in needless_waivers(universe.index.space, universe.index.boxes, universe.waivers)
@@ -151,7 +151,7 @@ def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgemen
 
 
 def _judge_framework(known: CompatKnowledge, cell: Cell) -> tuple[list[CellError], list[str]]:
-    """Return what the framework of a cell without a lock contradicts there, and a note where it is not known.
+    """Return what the framework of a cell without a lock contradicts there, and why nothing is known of it.
 
     What its metadata say would else be found by `lock` alone. A cell that has a lock was resolved.
     """
@@ -170,7 +170,7 @@ def _judge_framework(known: CompatKnowledge, cell: Cell) -> tuple[list[CellError
         for item in about
         if item.severity == "error"
     ]
-    return errors, [f"{cell}: {item.because}" for item in about if item.id == f"unknown:{name}"]
+    return errors, [item.because for item in about if item.id == f"unknown:{name}"]
 
 
 def _sound_matrix(project: Project) -> Matrix | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -172,11 +173,14 @@ def test_a_framework_that_cannot_be_there_or_is_not_known_is_told_before_it_is_l
     """`cells` accepted both, and `lock` failed."""
     item = "  - {{gpu: sm_90, torch: 2.11.0, transformers: {}, base: debian12, framework: {}}}\n"
     lines = item.format("4.57.6", "verl==0.9.1") + item.format("5.17.0", "trll==1.16.0")
-    (home.root / "matrix.yaml").write_text(MATRIX.replace("cells:\n", f"cells:\n{lines}"))
+    text = MATRIX.replace("cells:\n", f"cells:\n{lines}")
+    (home.root / "matrix.yaml").write_text(text)
+    place = text[: text.index("trll")].count("\n") + 1
     assert main.main(["cells"]) == 1
     out = capsys.readouterr().out
     assert "-verl0.9.1: verl 0.9.1 needs transformers>=5.5.3,<5.11, you have 4.57.6" in out
-    assert "there are no facts about trll (did you mean trl?)" in out
+    unknown = r"-trll1\.16\.0: there are no facts about trll \(did you mean trl\?\)"
+    assert re.search(rf"\nmatrix\.yaml:{place}: \S+{unknown}", out)
 
 
 def test_an_impossible_cell_is_named_with_its_line_above_the_table(volta, capsys):

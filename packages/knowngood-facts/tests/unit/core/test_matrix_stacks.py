@@ -75,7 +75,7 @@ def test_an_alias_may_name_the_cell_of_a_stack():
         (("  trl:\n    release: 1.16.0", "  xtuner:\n    release: 0.1.22"), "xtuner 0.1.22 is not among the releases"),
         (
             ("    flash-attn: 4.0.0b36\n", "    flash-attn: 4.0.0b36\n    framework: xtuner==0.1.23\n"),
-            "'default' is no cell of this file",
+            f"'{FA4}' is no cell of this file; the nearest is {FA4}-xtuner0.1.23",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from knowngood.base import base_packages, debian_host, emulation, oci_layout, pr
 from knowngood.base.base_packages import DebianBase
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.data_files import read_data_text
-from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError, failure_from_output
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
 from knowngood.core.local_files import cache_folder, lock_folder, write_atomically
 from knowngood.core.notify import Notify
@@ -129,7 +129,8 @@ def bootstrap_rootfs(
     )
     if result.returncode:
         tail = "\n".join(result.stderr.splitlines()[-15:])
-        raise KnowngoodError(f"mmdebstrap failed with status {result.returncode}; the end of its output:\n{tail}")
+        message = f"mmdebstrap failed with status {result.returncode}; the end of its output:\n{tail}"
+        raise failure_from_output(message, result.stderr)
     return target, work / "tools"
 
 

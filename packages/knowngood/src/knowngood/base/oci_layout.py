@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import fnmatch
 import hashlib
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
 from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import failure_from_output
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 
 if TYPE_CHECKING:
@@ -128,13 +129,23 @@ def manifest_digest(layout: Path) -> str:
 def _write_layer(blobs: Path, rootfs: Path, recipe: LayoutRecipe) -> tuple[dict[str, Any], str]:
     temporary = blobs / "layer"
     with temporary.open("wb") as output:
-        process = subprocess.Popen(recipe.compress, stdin=subprocess.PIPE, stdout=output, preexec_fn=end_with_parent())
-        if process.stdin is None:
+        process = subprocess.Popen(
+            recipe.compress,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            preexec_fn=end_with_parent(),
+        )
+        if process.stdin is None or process.stderr is None:
             raise AssertionError
-        with process.stdin as pipe:
+        diff_id = ""
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # where it ends early, it says why
             diff_id = normalize_tar(rootfs, pipe, drop=recipe.drop, epoch=recipe.epoch)
-    if process.wait():
-        raise KnowngoodError(f"`{' '.join(recipe.compress)}` failed with status {process.returncode}")
+        with process.stderr as pipe:
+            errors = pipe.read().decode(errors="replace").strip()
+    if process.wait() or not diff_id:
+        message = f"`{' '.join(recipe.compress)}` failed with status {process.returncode}: {errors}"
+        raise failure_from_output(message, errors)
     with temporary.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     size = temporary.stat().st_size

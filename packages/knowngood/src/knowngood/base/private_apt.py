@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError, failure_from_output
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class PrivateApt:
             (private / "sources.list").write_text("".join(f"{source}\n" for source in sources))
             (private / "auth.conf").write_text("".join(f"{login}\n" for login in logins))
             (private / "apt.conf").write_text(apt_configuration(self.root, self._host_settings, private, self.host))
-            yield {**os.environ, "APT_CONFIG": str(private / "apt.conf"), "LC_ALL": "C"}
+            yield {**os.environ, "APT_CONFIG": str(private / "apt.conf")}
 
     def _run(self, argv: Sequence[str], *, cwd: Path | None = None) -> str:
         with self._environment() as env:
@@ -218,7 +218,7 @@ def run_command(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cw
         capture_output=True,
         text=True,
         errors="replace",
-        env=env,
+        env={**(os.environ if env is None else env), "LC_ALL": "C"},  # its errors are read below
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         preexec_fn=end_with_parent(),
@@ -226,7 +226,8 @@ def run_command(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cw
     if result.returncode:
         lines = result.stderr.splitlines()
         errors = [line for line in lines if line.startswith("E: ")] or lines[-3:]
-        raise KnowngoodError(f"`{shlex.join(argv)}` failed with status {result.returncode}: {' '.join(errors)}")
+        message = f"`{shlex.join(argv)}` failed with status {result.returncode}: {' '.join(errors)}"
+        raise failure_from_output(message, result.stderr)
     return result.stdout
 
 

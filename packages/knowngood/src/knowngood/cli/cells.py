@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     table = _long_table(cells) if arguments.long else _short_table(matrix, answers, cells)
     answer = _answer(cells, table, notes, trusted=not left_out)
     text = "\n".join([answer.text, *([] if project.seal else [UNSIGNED_EVIDENCE]), *project.foreign_knowledge])
-    return Answer(answer.code, answer.document | {"signed": project.seal is not None, "sources": project.sources}, text)
+    return Answer(answer.code, answer.document | {"signed": project.seal is not None}, text)
 
 
 def _load_matrix(project: Project) -> Matrix:

@@ -342,8 +342,8 @@ def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
     except KnowngoodError as error:
         return _print_error(error, as_json=as_json)
     except BrokenPipeError:  # the program that reads this output has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        _discard_output()
+        return 128 + signal.SIGPIPE
     except OSError as error:
         if (failure := error_from_os(error)) is None:
             raise
@@ -362,14 +362,16 @@ def _refuse_long_numbers(words: Sequence[str]) -> None:
 
 
 def with_schema(document: Any, arguments: argparse.Namespace) -> Any:
-    """Return the document with the name and the version of its form, `knowngood/check/1`, unless it has its own.
+    """Return the document with its form, `knowngood/check/1`, and the folders that it is from, unless it has its own.
 
     A document for another program, such as the matrix of a workflow's jobs, has that program's form.
     """
+    from knowngood.project.checkout import find_project
+
     if not isinstance(document, dict) or "schema" in document or "include" in document:
         return document
     words = [arguments.command, *([arguments.word] if hasattr(arguments, "word") else [])]
-    return {"schema": f"knowngood/{'-'.join(words)}/1", **document}
+    return {"schema": f"knowngood/{'-'.join(words)}/1", **document, "sources": find_project().sources}
 
 
 def _json(document: Any) -> str:
@@ -450,13 +452,29 @@ class _Parser(argparse.ArgumentParser):
             ]
         )
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # here a full disk or a closed pipe has a handler
+        super().exit(status, message)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
 
 
 def _print_error(error: KnowngoodError, *, as_json: bool) -> int:
     prefix = "" if isinstance(error, InputError) else "knowngood: "
-    print(format_answer(escape_controls(f"{prefix}{error}"), sys.stderr), file=sys.stderr)
-    if as_json:
-        print(json.dumps({"schema": ERROR_SCHEMA, "error": str(error), "exit": error.exit_code}, indent=1))
+    try:
+        print(format_answer(escape_controls(f"{prefix}{error}"), sys.stderr), file=sys.stderr)
+        if as_json:
+            print(json.dumps({"schema": ERROR_SCHEMA, "error": str(error), "exit": error.exit_code}, indent=1))
+        sys.stdout.flush()
+    except OSError:  # nobody reads it; the exit code says enough
+        _discard_output()
     return error.exit_code
+
+
+def _discard_output() -> None:
+    """Lead standard output and errors to /dev/null, so that Python has no fault when it flushes them at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(null, number)
+    os.close(null)

@@ -67,7 +67,7 @@ def render_project(project: Project, *, check: bool) -> Answer:
             text = "\n".join([*notes, diff + ("stale; run `knowngood render`" if diff else "")])
             document = {"current": False, "diff": diff, "unlocked": unlocked, "left_out": left_out, "records": older}
             return Answer(1, document, "\n".join([*_describe_records(older), text]))
-        document = {"current": True, "files": len(files), "records": older, "sources": project.sources}
+        document = {"current": True, "files": len(files), "records": older}
         lines = [*_describe_records(older), f"{len(files)} files are current", *project.foreign_knowledge]
         return Answer(0, document, "\n".join(lines))
     changed = [str(path.relative_to(project.root)) for path, text in files.items() if write_atomically(path, text)]

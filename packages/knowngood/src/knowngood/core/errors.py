@@ -59,6 +59,10 @@ class MissingError(KnowngoodError):
     exit_code = 4
 
 
+NO_SPACE_PATTERN = r"no space left on device|disk quota exceeded"
+"""What programs say, in any case of letters, when the disk is full."""
+
+
 class NetworkError(MissingError):
     """A server that did not answer, or not completely; a retry may help (exit 4)."""
 
@@ -89,6 +93,13 @@ def error_from_os(error: OSError) -> KnowngoodError | None:
     if error.errno is None:
         return None
     return KnowngoodError(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
+
+
+def failure_from_output(message: str, output: str) -> KnowngoodError:
+    """Return the error `message` about another program, which failed with this output; that of a full disk is known."""
+    if re.search(NO_SPACE_PATTERN, output, re.IGNORECASE):
+        return MissingError(f"the disk is full: {message}; free some space and run it again")
+    return KnowngoodError(message)
 
 
 def failure_from_error(error: KnowngoodError | OSError) -> KnowngoodError:

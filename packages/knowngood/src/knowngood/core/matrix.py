@@ -323,8 +323,9 @@ class _MatrixReader:
                 continue
             extras = (f"{trainer}[{','.join(item.extras)}]",) if item.extras else ()
             for index, word in enumerate(item.on):
-                below = entries.get(self.raw.aliases.get(word, word))
-                text = describe_unfit_place(word, below, entries)
+                name = self.raw.aliases.get(word, word)
+                below = entries.get(name)
+                text = describe_unfit_place(name, below, entries)
                 if below is None or text:
                     if below or complete or not (_is_cell_id(word) or word in self.raw.aliases):
                         self.report(("stacks", trainer, "on", index), text or "")

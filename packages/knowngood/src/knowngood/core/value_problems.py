@@ -75,17 +75,17 @@ def describe_unknown_framework(value: str, facts: MatrixFacts) -> str | None:
     return describe_unknown_release(*parse_framework(value), facts)
 
 
-def describe_unfit_place(word: str, below: MatrixEntry | None, entries: Mapping[str, MatrixEntry]) -> str | None:
+def describe_unfit_place(name: str, below: MatrixEntry | None, entries: Mapping[str, MatrixEntry]) -> str | None:
     """Return what is wrong with a cell that a stack is put on, `None` for a maintained one without a framework.
 
-    `word` is its id or alias, `below` its entry, `None` when there is no such cell; `entries` are all that there are.
+    `name` is its id, `below` its entry, `None` when there is no such cell; `entries` are all that there are.
     """
     if below is None:
-        return f"{word!r} is no cell of this file" + hint_nearest_cell(word, entries)
+        return f"{name!r} is no cell of this file" + hint_nearest_cell(name, entries)
     if below.cell.framework_pin:
-        return f"{word} has a framework of its own, {' '.join(below.cell.framework_pin)}; name a cell without one"
+        return f"{name} has a framework of its own, {' '.join(below.cell.framework_pin)}; name a cell without one"
     if below.retired:
-        return f"{below.retired.sentence(word)}; put the stack on one that is maintained"
+        return f"{below.retired.sentence(name)}; put the stack on one that is maintained"
     return None
 
 

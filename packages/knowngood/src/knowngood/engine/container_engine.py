@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.base import debian_host
 from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.errors import KnowngoodError, MissingError, failure_from_output
 from knowngood.core.hosts import HostArchitecture
 from knowngood.core.notify import Notify
 from knowngood.engine import docker_logins, embedded_engine, unpacked_engine
@@ -232,6 +232,10 @@ def examine_engine(host: str, context: str = "", *, builds: bool = True) -> Engi
     """Return the engine at an address if it answers and is new enough; `context` is the Docker context with it."""
     info = _read_engine_info(host)
     if info is None:
+        socket = host.removeprefix("unix://")
+        if os.path.exists(socket) and not os.access(socket, os.W_OK):  # noqa: PTH110 - False where it may not be seen
+            reason = f"this user may not use the engine at {host}; join the group that owns its socket"
+            return UnsuitableEngine(reason=reason, answers=False)
         return UnsuitableEngine(reason=f"no engine answers at {host}", answers=False)
     client = _find_docker_command(host, context, builds=builds)
     if builds and not client.argv:
@@ -276,7 +280,7 @@ def _read_engine_info(host: str) -> EngineInfo | None:
     """Return what the engine at an address reports about itself, None if none answers. No docker command is needed."""
     from docker.errors import DockerException
 
-    if host.startswith("unix://") and not Path(host.removeprefix("unix://")).exists():
+    if host.startswith("unix://") and not os.path.exists(host.removeprefix("unix://")):  # noqa: PTH110 - no exception
         return None
     try:
         with contextlib.closing(_open_client(host, ANSWER_SECONDS)) as client:
@@ -331,12 +335,17 @@ def _read_output(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -
     return result.stdout.strip() if result.returncode == 0 else ""
 
 
+def refusal_error(engine: Engine, explanation: str) -> KnowngoodError:
+    """Return the error for a request that an engine refuses with this explanation."""
+    return failure_from_output(f"the engine at {engine.host} refused: {explanation}", explanation)
+
+
 @contextlib.contextmanager
 def docker_client(engine: Engine) -> Iterator[DockerClient]:
     """Give a client of the engine, which is closed afterwards.
 
     Raises:
-        MissingError: the engine does not answer, or stops answering.
+        MissingError: the engine does not answer, or stops answering, or its disk is full.
         KnowngoodError: the engine refuses a request; the message has its explanation.
     """
     from docker.errors import APIError, DockerException
@@ -346,7 +355,7 @@ def docker_client(engine: Engine) -> Iterator[DockerClient]:
         with contextlib.closing(engine.client()) as client:
             yield client
     except APIError as error:
-        raise KnowngoodError(f"the engine at {engine.host} refused: {error.explanation or error}") from None
+        raise refusal_error(engine, str(error.explanation or error)) from None
     except (DockerException, RequestException) as error:
         raise MissingError(
             f"the engine at {engine.host} does not answer ({error}); `knowngood engine status` says more, "

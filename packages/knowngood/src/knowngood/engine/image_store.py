@@ -108,10 +108,13 @@ def pull_image(engine: Engine, repository: str, digest: str, name: str | None) -
     """Let the engine pull an image by its digest, give it a name (`repository:tag`) if wanted, and return its id.
 
     Raises:
-        KnowngoodError: the engine cannot pull it.
+        KnowngoodError: the engine cannot pull it; `MissingError` where its disk is full.
     """
     with container_engine.docker_client(engine) as client:
-        image = client.images.pull(repository, tag=digest)
+        for step in client.api.pull(repository, tag=digest, stream=True, decode=True):
+            if error := step.get("error"):  # the SDK's own `images.pull` passes over it
+                raise container_engine.refusal_error(engine, str(error))
+        image = client.images.get(f"{repository}@{digest}")
         if name:
             image.tag(*name.split(":", 1))
         return str(image.id)

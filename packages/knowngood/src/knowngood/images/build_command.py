@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood.core.errors import CorruptArchiveError, GarbageCollectedError, KnowngoodError, MissingError, NetworkError
+from knowngood.core.errors import (
+    NO_SPACE_PATTERN,
+    CorruptArchiveError,
+    GarbageCollectedError,
+    KnowngoodError,
+    MissingError,
+    NetworkError,
+)
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.image_record import ImageRecord, ImageShape
 from knowngood.images.dockerfile import LABEL_PREFIX
@@ -106,7 +113,7 @@ def parse_build_step(line: str) -> str | None:
 # A pattern in the output, the exception, and the sentence for it. The first pattern that matches counts.
 _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
     (
-        r"no space left on device|disk quota exceeded",
+        NO_SPACE_PATTERN,
         MissingError,
         "the disk is full; free some space (`docker system prune`, `knowngood engine down`)",
     ),

@@ -44,16 +44,30 @@ class IndexSettings:
         return "".join(f"export {key}={shlex.quote(value)}\n" for key, value in sorted(self.env.items()))
 
     def credentials(self, url: str) -> tuple[str, str] | None:
-        """Return the user and password of an index on the same server, from its address or by its name."""
+        """Return the user and password for an address of HTTP: of an index, from its address or by its name, or netrc.
+
+        An index's are for its own scheme, host and port. Those of netrc, which has only hosts, are for https and for
+        an index that is configured without encryption. So a page that names a file at `http://` gets no password.
+        """
+        from requests.utils import get_netrc_auth
+
+        from knowngood.index.server_answers import UnsafeAddressError, parse_origin
+
+        origin, configured = parse_origin(url), False
         for word in " ".join(self.env.get(key, "") for key in _INDEXES).split():
             name, _, address = word.partition("=") if re.match(r"[A-Za-z0-9._-]+=", word) else ("", "", word)
+            try:
+                same = parse_origin(address) == origin
+            except UnsafeAddressError:
+                continue
             parts = urlsplit(address)
             prefix = "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
             user = unquote(parts.username or "") or self.env.get(f"{prefix}_USERNAME")
             password = unquote(parts.password or "") or self.env.get(f"{prefix}_PASSWORD", "")
-            if user and parts.hostname == urlsplit(url).hostname:
+            if same and user:
                 return user, password
-        return None
+            configured |= same
+        return get_netrc_auth(url) if origin[0] == "https" or configured else None
 
 
 def read_index_settings(

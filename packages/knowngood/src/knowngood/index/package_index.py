@@ -27,6 +27,8 @@ from pypi_simple import (
     UnsupportedContentTypeError,
     UnsupportedRepoVersionError,
 )
+from requests.auth import AuthBase, HTTPBasicAuth
+from requests.utils import get_auth_from_url
 
 from knowngood.core import retries
 from knowngood.core.errors import KnowngoodError
@@ -141,16 +143,26 @@ def configured_index() -> str:
     return re.sub(r"^[A-Za-z0-9._-]+=", "", url)  # uv allows NAME=URL
 
 
-def open_http_session(url: str = "", *, connections: int = _CONNECTIONS) -> requests.Session:
-    """Open a session of that many connections with the CA certificates of this host's settings.
+class _IndexLogin(AuthBase):
+    """Logs in by an address itself, or by the settings of this host, and nowhere else."""
 
-    With `url`, the session also has the credentials that an index of the same server was configured with.
-    """
+    def __init__(self, settings: index_settings.IndexSettings) -> None:
+        self._settings = settings
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        url = str(request.url)
+        named = get_auth_from_url(url)
+        login = named if any(named) else self._settings.credentials(url)
+        return HTTPBasicAuth(*login)(request) if login else request
+
+
+def open_http_session(*, connections: int = _CONNECTIONS) -> requests.Session:
+    """Open a session of that many connections with the CA certificates and the logins of this host's settings."""
     settings = index_settings.read_index_settings()
     session = server_answers.bound_session(requests.Session(), connections=connections)
     if "ca" in settings.files:
         session.verify = str(settings.files["ca"])
-    session.auth = settings.credentials(url) if url else None
+    session.auth = _IndexLogin(settings)
     return session
 
 

@@ -52,7 +52,7 @@ def read_remote_hash(url: str, session: requests.Session | None = None) -> str:
         NetworkError: the server does not answer, or stops before the length that it stated.
     """
     try:
-        return call_with_retries(lambda: _transfer(session or open_http_session(url), url))
+        return call_with_retries(lambda: _transfer(session or open_http_session(), url))
     except (requests.RequestException, Urllib3Error, OSError) as error:
         name = url.partition("#")[0].rpartition("/")[2]
         raise NetworkError(f"the index does not serve {name}: {type(error).__name__}") from None

@@ -25,6 +25,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import LocationValueError
 
 from knowngood.core.errors import KnowngoodError
 
@@ -187,7 +188,10 @@ class BoundedAdapter(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, stream: bool = False, *words: Any, **more: Any) -> Any:
         """Send a request; the answer's body is bounded, more closely where it is not a file that is streamed."""
-        response = super().send(request, stream, *words, **more)
+        try:
+            response = super().send(request, stream, *words, **more)
+        except LocationValueError:  # such as a host with a label of 100 letters
+            raise UnsafeAddressError(f"{str(request.url)[:200]!r} is not an address of HTTP") from None
         bounds = (LARGEST_FILE, math.inf) if stream and response.ok else (self._largest, WHOLE_SECONDS)
         response.raw = _BoundedBody(response.raw, *bounds)
         if response.is_redirect:

@@ -146,7 +146,7 @@ def _describe_broken_wheel(url: str, sha256: str, error: Exception) -> Knowngood
 def _read_remote(url: str) -> WheelContents:
     try:
         for attempt in retries.retry_attempts(on=_INTERRUPTED, attempts=4):
-            with attempt, open_http_session(url) as session:
+            with attempt, open_http_session() as session:
                 head = session.head(url, timeout=60, allow_redirects=True, headers={"Accept-Encoding": "identity"})
                 head.raise_for_status()
                 size = _stated_size(head)

@@ -188,15 +188,14 @@ def apptainer_command_line(run: ContainerRun) -> str:
     )
 
 
-def written_command(tool: str, image: str, cell: str, *, is_published: bool) -> str:
+def written_command(tool: str, image: str, *, is_published: bool) -> str:
     """Return the command of docker or podman for pages and documents: what `run` does, for anyone in any folder.
 
-    The shell puts in the ids and the folder; the volume for `/cache` is one for each user and cell.
+    The shell puts in the ids, the folder, and the hash that names the volume for `/cache`.
 
     Args:
         tool: `docker` or `podman`.
-        image: the image in the engine, or in a registry where `is_published`.
-        cell: what the cache volume is named after. This and the image may be names in braces, to be filled in.
+        image: the image in the engine, or in a registry where `is_published`; a name in braces, to be filled in.
         is_published: whether the image is in a registry.
     """
     user = UserIds(user="$(id -u)", group="$(id -g)", name="$USER")
@@ -207,7 +206,7 @@ def written_command(tool: str, image: str, cell: str, *, is_published: bool) -> 
         user=user,
         folder="$PWD",
         gpus=GpuAccess.RUNTIME,
-        cache=cell,
+        cache=f"$(printf '%s\\n%s' \"$PWD\" {image} | sha256sum | head -c 16)",
         is_checked=False,
     )
     arguments = docker_run_arguments if tool == "docker" else podman_run_arguments

@@ -80,14 +80,17 @@ def render_pylock(locked: CellLock, urls: Mapping[str, str]) -> str:
 
 
 def render_devcontainer(locked: CellLock, image: str) -> str:
-    """Return a devcontainer.json for an image of the cell: with the limits of `run`, and volumes of this user's own."""
+    """Return a devcontainer.json for an image of the cell: with the limits of `run`.
+
+    The volume with what compilers keep and execute is of this folder and image alone; downloads are one user's.
+    """
     document: dict[str, Any] = {
         "name": f"knowngood {locked.cell}",
         "image": image,
         "runArgs": ["--gpus", "all", "--init", "--shm-size", "8g", "--ulimit", "memlock=-1"],
         "hostRequirements": {"gpu": True},
         "mounts": [
-            f"source=knowngood-cache-${{localEnv:USER}}-{locked.cell},target=/cache,type=volume",
+            f"source=knowngood-cache-${{devcontainerId}}-{locked.cell},target=/cache,type=volume",
             "source=knowngood-downloads-${localEnv:USER},target=/var/tmp,type=volume",
         ],
         "containerEnv": {"HF_HUB_CACHE": "/var/tmp/huggingface"},  # noqa: S108 - a volume of this user is there

@@ -17,7 +17,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.errors import KnowngoodError, MissingError, failure_from_output
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.index import index_settings
 from knowngood.index.index_settings import CORRUPT_PATTERN, parse_corrupt_archive
@@ -167,11 +167,9 @@ def resolver_error(stderr: str, requirements: Sequence[str]) -> KnowngoodError:
         return MissingError(
             f"the index did not answer the resolver: {reason}; check the network and index settings, and run it again"
         )
-    if re.search(r"(?i)no space left on device", stderr):
-        return MissingError(f"the disk is full: {reason}; free some space and run it again")
     if "No solution found" in stderr:
         return NoSolutionError(f"nothing satisfies {', '.join(requirements)}: {reason}")
-    return KnowngoodError(f"the resolver failed: {reason}")
+    return failure_from_output(f"the resolver failed: {reason}", stderr)
 
 
 def parse_pylock(lock: dict[str, Any], request: ResolverRequest) -> list[PinnedFile]:

@@ -209,12 +209,19 @@ def test_a_layout_names_every_blob_by_its_digest(tmp_path):
     assert config["created"] == "2023-11-14T22:13:20Z"
 
 
-def test_a_compressor_that_fails_raises_an_error(tmp_path):
-    recipe = oci_layout.LayoutRecipe(
-        drop=(), compress=("sh", "-c", "cat >/dev/null; exit 4"), epoch=1, config={}, created_by=""
-    )
-    with pytest.raises(KnowngoodError, match="status 4"):
-        oci_layout.write_layout(tmp_path / "layout", _tar(tmp_path / "1.tar", []), recipe)
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("cat >/dev/null; exit 4", "status 4"),
+        ("exit 4", "status 4"),
+        ("cat >/dev/full", "the disk is full: .*No space left on device"),
+    ],
+)
+def test_a_compressor_that_fails_raises_an_error(tmp_path, script, words):
+    recipe = oci_layout.LayoutRecipe(drop=(), compress=("sh", "-c", script), epoch=1, config={}, created_by="")
+    source = _tar(tmp_path / "1.tar", [("./a", bytes(1 << 20), 1)])
+    with pytest.raises(KnowngoodError, match=words):
+        oci_layout.write_layout(tmp_path / "layout", source, recipe)
 
 
 def test_a_base_for_another_processor_is_told_so_and_made_by_the_tools_of_this_one():

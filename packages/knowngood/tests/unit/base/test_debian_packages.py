@@ -100,6 +100,11 @@ def test_a_failed_command_gives_its_error_lines():
     assert "\n" not in str(caught.value)
 
 
+def test_a_full_disk_under_another_program_is_said():
+    with pytest.raises(errors.MissingError, match=r"the disk is full: `cp .*No space left on device"):
+        private_apt.run_command(["cp", "/etc/debian_version", "/dev/full"])
+
+
 def test_logins_of_mirrors_are_moved_out_of_the_list_of_sources():
     sources = [
         "deb http://bob:p%40ss@mirror.test:81/debian bookworm main",

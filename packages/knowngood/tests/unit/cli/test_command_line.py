@@ -453,14 +453,27 @@ def test_a_wheelhouse_that_is_not_there_is_exit_2(call, home):
     assert call("build", "--wheelhouse", str(home.root / "none"))[0] == 2
 
 
-def test_a_closed_output_pipe_is_no_traceback(home):
-    script = "import sys; from knowngood.cli.main import main; sys.exit(main(['cells']))"
-    reader = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.close()"], stdin=subprocess.PIPE)
-    reader.wait()
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=home.root, stdout=reader.stdin, stderr=subprocess.PIPE, check=False
-    )
-    assert b"Traceback" not in done.stderr
+@pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")], ids="+".join)
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["cells"], 128 + signal.SIGPIPE),
+        (["cells", "--json"], 128 + signal.SIGPIPE),
+        (["--version"], 128 + signal.SIGPIPE),
+        (["cells", "none", "--json"], 2),
+    ],
+)
+def test_a_closed_output_pipe_is_no_traceback(home, words, code, streams):
+    """It ends like a program by SIGPIPE, as a shell counts it; an error keeps its own code."""
+    reader, pipe = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "knowngood", *words]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    where = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | dict.fromkeys(streams, pipe)
+    done = subprocess.run(argv, cwd=home.root, env=env, text=True, check=False, **where)
+    os.close(pipe)
+    assert done.returncode == code
+    assert re.fullmatch("(knowngood: .* selects no cell .*\n)?", done.stderr or "")
 
 
 @pytest.mark.parametrize(
@@ -534,13 +547,16 @@ def test_a_closed_standard_stream_is_no_traceback(home, closed):
     assert (FA0 in result.stdout) is (1 not in closed)
 
 
-def test_a_full_output_is_said(home):
+@pytest.mark.parametrize("words", [["cells"], ["cells", "--json"], ["--version"]], ids=" ".join)
+def test_a_full_output_is_said(home, words):
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
-        argv = [sys.executable, "-m", "knowngood", "cells"]
-        result = subprocess.run(argv, cwd=home.root, env=os.environ, stdout=full, stderr=-1, text=True, check=False)
+        argv = [sys.executable, "-m", "knowngood", *words]
+        env = {**os.environ, "PYTHONUNBUFFERED": ""}
+        result = subprocess.run(argv, cwd=home.root, env=env, stdout=full, stderr=-1, text=True, check=False)
     assert result.returncode == 4
     assert "the disk is full" in result.stderr
     assert "Traceback" not in result.stderr
+    assert "Exception" not in result.stderr
 
 
 @pytest.mark.parametrize("text", ["(" * 200_000, "(" * 100_000 + "@", "a:" * 50_000 + "@x", "://" * 70_000 + "@x"])

@@ -1,8 +1,11 @@
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -158,6 +161,24 @@ def test_a_missing_engine_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     found = container_engine.find_system_engine()
     assert found == UnsuitableEngine(reason=f"no engine answers at unix://{tmp_path}/none.sock", answers=False)
+
+
+def test_an_engine_that_this_user_may_not_use_is_reported():
+    """As for who is not in the group of Docker's socket; for root the process becomes another user."""
+    code = (
+        "import os, docker, docker.errors; from knowngood.engine import container_engine as engines\n"
+        "os.getuid() or os.setuid(65534); print(engines.find_system_engine().reason)"
+    )
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as engine:
+        path = Path(folder, "docker.sock")
+        engine.bind(str(path))
+        path.chmod(0)
+        Path(folder).chmod(0o755)
+        environ = {**os.environ, "DOCKER_HOST": f"unix://{path}", "HOME": folder}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environ, cwd="/", capture_output=True, text=True, check=True
+        )
+    assert done.stdout == f"this user may not use the engine at unix://{path}; join the group that owns its socket\n"
 
 
 def test_importing_the_engine_does_not_import_the_sdk():

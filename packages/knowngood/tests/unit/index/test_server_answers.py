@@ -206,6 +206,13 @@ class TestAddresses:
         with pytest.raises(UnsafeAddressError, match=r"without encryption; nothing was sent|is not an address of HTTP"):
             server_answers.follow_address(current, target)
 
+    def test_a_host_that_no_name_server_can_have_is_refused(self, serve):
+        """It passes for an address until it is asked for: a traceback of urllib3, which the fuzzer found."""
+        target = f"http://{'9' * 400}:9/v2/upload".encode()
+        head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nLocation: " + target + b"\r\n\r\n"
+        with pytest.raises(UnsafeAddressError, match="is not an address of HTTP"):
+            registry(serve([head])).put(Descriptor.of(b"hello", "x"), lambda: contextlib.closing(io.BytesIO(b"hello")))
+
     def test_the_origin_is_scheme_host_and_port(self):
         origin = server_answers.parse_origin("https://a.example/x")
         assert origin == server_answers.parse_origin("https://u@A.example:443/y?z")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from zipfile import ZipFile
 
 import pytest
+from requests.auth import _basic_auth_str
 
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.index import index_settings, wheel_contents
@@ -131,11 +134,50 @@ def test_the_files_of_a_source_archive_are_not_known_before_it_is_built(monkeypa
     assert found == wheel_contents.WheelContents(size=1234, files={})
 
 
-def test_a_remote_wheel_is_asked_for_with_the_hosts_certificates_and_credentials(monkeypatch, tmp_path):
-    settings = index_settings.IndexSettings(
-        env={"UV_INDEX": "https://me:pw@index.example/simple"}, files={"ca": tmp_path / "ca.pem"}
-    )
+def test_a_session_has_the_hosts_certificates(monkeypatch, tmp_path):
+    settings = index_settings.IndexSettings(env={}, files={"ca": tmp_path / "ca.pem"})
     monkeypatch.setattr(index_settings, "read_index_settings", lambda: settings)
-    session = open_http_session("https://index.example/a.whl")
-    assert (session.verify, session.auth) == (str(tmp_path / "ca.pem"), ("me", "pw"))
-    assert open_http_session("https://elsewhere.example/a.whl").auth is None
+    assert open_http_session().verify == str(tmp_path / "ca.pem")
+
+
+@pytest.fixture
+def logins():
+    """The port of a server without encryption, and the logins that it is sent."""
+    sent = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            sent.append(self.headers.get("Authorization"))
+            self.send_response(204)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, sent
+        server.shutdown()
+
+
+@pytest.fixture(params=["address", "netrc"])
+def login_of_index(request, monkeypatch, tmp_path):
+    """What stands before the host in the address of an index whose login is there, or in netrc."""
+    in_address = request.param == "address"
+    (tmp_path / "netrc").write_text("" if in_address else "machine 127.0.0.1 login me password pw\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    return "me:pw@" if in_address else ""
+
+
+@pytest.mark.parametrize(
+    ("index", "sent"),
+    [
+        ("http://{}127.0.0.1:{}/simple", True),
+        ("https://{}127.0.0.1:{}/simple", False),
+        ("http://{}127.0.0.1:1/simple", False),
+        ("http://{}localhost:{}/simple", False),
+    ],
+)
+def test_a_login_is_sent_to_the_scheme_host_and_port_of_its_index(logins, login_of_index, monkeypatch, index, sent):
+    """A page over https that names a file at http:// and its own host was sent the password in clear."""
+    port, seen = logins
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.format(login_of_index, port))
+    open_http_session().get(f"http://127.0.0.1:{port}/x-1.whl", timeout=20)
+    assert seen == [_basic_auth_str("me", "pw") if sent else None]

@@ -176,9 +176,9 @@ def test_variables_are_passed_by_name_when_they_are_set():
     assert "geheim" not in str(error.value)
 
 
-def test_a_written_command_runs_as_its_reader_with_a_cache_of_its_own(tmp_path):
-    """The line of the pages is that of `run`, in which the shell puts ids and folder."""
-    line = container_run.written_command("docker", "knowngood:x", "x", is_published=False)
+def test_a_written_command_runs_as_its_reader_with_the_cache_of_run(tmp_path):
+    """The line of the pages is that of `run`, in which the shell puts ids, folder and the name of the volume."""
+    line = container_run.written_command("docker", "knowngood:x", is_published=False)
     fake = tmp_path / "docker"
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
@@ -192,11 +192,9 @@ def test_a_written_command_runs_as_its_reader_with_a_cache_of_its_own(tmp_path):
         user=UserIds(user=os.getuid(), group=os.getgid(), name="anna"),
         folder=str(tmp_path),
         variables=(),
-        cache="x",
         is_checked=False,
     )
     assert argv == container_run.docker_run_arguments(run)
     assert values_of(argv, "--user") == [ids]
-    assert f"knowngood-cache-{os.getuid()}-x:/cache" in values_of(argv, "--volume")
-    podman = container_run.written_command("podman", "registry.example/x:1", "x", is_published=True)
+    podman = container_run.written_command("podman", "registry.example/x:1", is_published=True)
     assert podman.endswith("docker://registry.example/x:1 python train.py")

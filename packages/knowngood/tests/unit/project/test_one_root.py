@@ -35,8 +35,9 @@ def test_in_another_checkout_its_rules_count_and_are_named(checkout):
     below = checkout / "packages"
     lines = call(below, "--version").stdout.splitlines()
     assert lines[2:] == [f"project: {checkout}", f"{KNOWLEDGE}: {checkout}"]
-    document = json.loads(call(below, "check", "torch==2.11.0", "--json").stdout)
-    assert document["sources"] == {"project": str(checkout), KNOWLEDGE: str(checkout)}
+    for words in (["check", "torch==2.11.0"], ["cells", "default"], ["export", "default", "--format", "requirements"]):
+        document = json.loads(call(below, *words, "--json").stdout)
+        assert document["sources"] == {"project": str(checkout), KNOWLEDGE: str(checkout)}
     rules = checkout / "packages/knowngood-facts/rules/gpu.yaml"
     rules.write_text(rules.read_text().replace("  - id:", "  - unheard: of\n    id:", 1))
     for words in (["check", "torch==2.11.0"], ["render", "--check"]):
