@@ -33,7 +33,8 @@ class RowKind(StrEnum):
     """What a row of the atlas says."""
 
     MODULE = "m"
-    """The module is there; the flags of the detail: `p` a package, `g` with `__getattr__`, `x` it did not parse."""
+    """The module is there; the flags of the detail: `p` a package, `g` with `__getattr__` or other code that makes
+    names which no row shows, `x` its source is missing or did not parse."""
     CLASS = "c"
     """A class; the detail has its bases as written, separated by commas."""
     FUNCTION = "f"
@@ -41,11 +42,13 @@ class RowKind(StrEnum):
     PROPERTY = "p"
     """A property or another descriptor made by a decorator."""
     VALUE = "v"
-    """A variable of the module or the class."""
+    """A variable of the module or the class. Of `__getattr__` the detail may be the class, as written, of the object
+    that takes a module's place; what the class's own `__getattr__` asks of names are keys of it, as `*Fast`."""
     ATTRIBUTE = "a"
     """An attribute that a method assigns to `self`."""
     IMPORT = "i"
-    """A name that is imported; the detail is the module, or `module:name`, with `?` behind it under `if` or `try`."""
+    """A name that is imported; the detail is the module, or `module:name`, with `?` behind it under `if` or `try`.
+    It is empty for the standard library."""
     STAR = "s"
     """Everything public of another module; the detail is that module, with `?` as for an import."""
     EXPORT = "e"

@@ -17,7 +17,7 @@ from knowngood.core.local_files import FACTS_FOLDER
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.releases import group_by_release
 from knowngood.index.remote_archive import open_bulk_archive
-from knowngood_facts.facts.atlas_file import AtlasFile, AtlasTables, ModuleRows
+from knowngood_facts.facts.atlas_file import AtlasFile, AtlasRow, AtlasTables, ModuleRows, RowKind
 from knowngood_facts.facts.message_store import MessageRow, extract_messages, group_rows
 from knowngood_facts.facts.module_rows import extract_module
 
@@ -103,7 +103,7 @@ def parse_atlas_field(text: str, file: str) -> AtlasField:
     return AtlasField(since=str(since), modules=modules, series=series, purposes=purposes)
 
 
-READER_REVISION = 3
+READER_REVISION = 4
 """Raised when the rows of the same source change; then every release is read again."""
 
 _SAVE_EVERY = 8  # releases
@@ -113,6 +113,7 @@ _SKIPPED = re.compile(
     r"|(?:^|/)(?:setup|conftest|noxfile)\.py$"
     r"|(?:^|/)(?:modular_|convert_)\w+\.py$"
 )
+_COMPILED = re.compile(r"((?:\w+/)+\w+)\.(?:cpython-3\w+-[\w-]+|abi3)\.so")
 _DATA = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/|^src/|^python/")
 
 
@@ -236,6 +237,10 @@ def choose_source(files: Sequence[PublishedFile]) -> PublishedFile | None:
     return next((file for file in files if ranked and file.name == ranked[0][1]), None)
 
 
+_COMPILED_MODULE = ModuleRows((AtlasRow("", RowKind.MODULE, "x"),), ())
+"""A module without a source: it is there, and what it has inside is not known."""
+
+
 def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
     file: PublishedFile,
     top: str,
@@ -272,6 +277,9 @@ def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
             jobs.append(workers.submit(extract_modules, chunk, callees - own))
             chunk = []
     jobs.append(workers.submit(extract_modules, chunk, callees - own))
+    for member in keys:
+        if (compiled := _COMPILED.fullmatch(_DATA.sub("", member))) and member.partition("/")[0] == top:
+            rows.setdefault(compiled[1].replace("/", "."), (keys[member], _COMPILED_MODULE))
     keys_of = {module: keys[member] for member, module in due.items()}
     for job in jobs:
         rows.update({module: (keys_of[module], module_rows) for module, module_rows in job.result()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from knowngood_facts.facts.atlas_file import EXPORTS, AtlasFile, RowKind
 from knowngood_facts.facts.fact_store import facts_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _DEPTH = 12
@@ -79,6 +80,7 @@ class AtlasLookup:
         self.file = file
         self.every = (1 << len(file.releases)) - 1
         self._module = lru_cache(maxsize=4096)(self._read_module)
+        self._put_modules = cache(self._list_put_modules)
         self._places: dict[tuple[str, tuple[str, ...], int], NamePresence] = {}
 
     def find_name(self, dotted: str) -> NamePresence:
@@ -92,8 +94,28 @@ class AtlasLookup:
             if not self._module(module):
                 continue
             presence.add(self._find_in_module(module, tuple(parts[count:]), _DEPTH), self.every & ~presence.present)
+        presence.unclear |= self._find_put_modules(parts)
         presence.unclear &= ~presence.present
         return presence
+
+    def _find_put_modules(self, parts: Sequence[str]) -> int:
+        """Return the releases that may put a module into `sys.modules` which has this name, or is around it."""
+        names = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        releases = 0
+        for package in names:
+            for pattern, mask in self._put_modules(package):
+                if any(name.count(".") == pattern.count(".") and fnmatchcase(name, pattern) for name in names[1:]):
+                    releases |= mask
+        return releases
+
+    def _list_put_modules(self, package: str) -> list[tuple[str, int]]:
+        """Return pattern and releases of the modules that a module may put into `sys.modules`."""
+        return [
+            (row.removeprefix("sys.modules[").removesuffix("]"), mask)
+            for row, items in self._module(package).items()
+            if row.startswith("sys.modules[")
+            for _, _, mask in items
+        ]
 
     def definitions_of(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield every `module:path` that ends with a name, with its releases: definitions only, no imports."""
@@ -148,7 +170,7 @@ class AtlasLookup:
                 self._take(presence, module, first, row)
             case RowKind.CLASS:
                 presence.add(self._find_member(module, first, rest, depth - 1), mask)
-            case RowKind.VALUE:
+            case RowKind.VALUE | RowKind.FUNCTION:
                 presence.unclear |= mask
             case _:
                 pass
@@ -172,9 +194,23 @@ class AtlasLookup:
         listed = sum(mask for kind, _, mask in rows.get(first, ()) if kind == RowKind.EXPORT) & answering
         if listed & ~presence.present:
             presence.add(self._find_listed(module, path, depth - 1), listed & ~presence.present)
+        presence.unclear |= self._find_patterns(module, first, depth - 1) & ~presence.present
         if not self._module(submodule):  # a submodule that is gone does not come from `__getattr__`
             presence.unclear |= answering & ~presence.present
         presence.unclear |= sum(mask for _, flags, mask in rows.get("", ()) if "x" in flags) & ~presence.present
+
+    def _find_patterns(self, module: str, name: str, depth: int) -> int:
+        """Return the releases in which the class of what takes a module's place makes names such as this one."""
+        releases = 0
+        for kind, stand_in, mask in self._module(module).get("__getattr__", ()):
+            owner = tuple(stand_in.split("."))
+            is_asked = kind == RowKind.VALUE and stand_in and name != owner[0]
+            for home, there in self._find_in_module(module, owner, depth).homes.items() if is_asked else ():
+                place, _, path = home.partition(":")
+                for row, items in self._module(place).items():
+                    if row.startswith(f"{path}.__getattr__[") and fnmatchcase(name, row.partition("[")[2].rstrip("]")):
+                        releases |= mask & there & sum(having for _, _, having in items)
+        return releases
 
     def _find_listed(self, module: str, path: tuple[str, ...], depth: int) -> NamePresence:
         """Find what `__getattr__` gives for a name in `__all__`: the class or function of that name below the module.
@@ -208,7 +244,10 @@ class AtlasLookup:
         return not name.startswith("_") or any(exported)
 
     def _follow(self, target: str, rest: tuple[str, ...], depth: int) -> NamePresence:
-        """Follow an import; one of another package is there, and what it has inside is not known here."""
+        """Follow an import; one of another package is there, and what it has inside is not known here.
+
+        `target` is empty for the standard library.
+        """
         module, _, name = target.partition(":")
         path = (*((name,) if name else ()), *rest)
         if module.partition(".")[0] != self.file.root:
@@ -218,7 +257,7 @@ class AtlasLookup:
             else:
                 outside.present = self.every
                 outside.kinds["import"] = self.every
-                outside.homes[target] = self.every
+                outside.homes |= {target: self.every} if target else {}
             return outside
         inside = self._find_in_module(module, path, depth)
         if not rest:  # the import itself proves the name, or the module could not be imported

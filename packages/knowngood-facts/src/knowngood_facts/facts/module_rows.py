@@ -11,11 +11,13 @@ from knowngood_facts.facts.guard_sources import list_guard_sources
 from knowngood_facts.facts.python_source import (
     Function,
     dotted_name,
-    find_own_attributes,
     flatten_body,
     list_assigned_names,
+    list_bound_names,
+    list_own_attributes,
     string_constants,
 )
+from knowngood_facts.facts.run_time_names import find_run_time_names
 from knowngood_facts.facts.use_collector import (
     UseCollector,
     add_condition,
@@ -50,7 +52,7 @@ def extract_module(source: str, module: str, *, is_package: bool, callees: froze
     reader = _ModuleReader(module, source, is_package=is_package, callees=callees)
     reader.visit_body(tree.body, "", ())
     reader.rows.update(AtlasRow(name, RowKind.SOURCE, text) for name, text in list_guard_sources(tree))
-    flags += "g" if AtlasRow("__getattr__", RowKind.FUNCTION, reader.signature("__getattr__")) in reader.rows else ""
+    flags += "g" if reader.take_run_time_names(tree, source) else ""
     rows = {AtlasRow("", RowKind.MODULE, flags), *reader.rows}
     return ModuleRows(tuple(sorted(rows)), tuple(sorted(reader.collector.uses)))
 
@@ -66,9 +68,20 @@ class _ModuleReader:
         self.collector = UseCollector(postpones_annotations="from __future__ import annotations" in source)
         self._defines_structure = "define_import_structure" in source
 
-    def signature(self, name: str) -> str:
-        """Return the signature of a function of the module, or an empty text."""
-        return next((row.detail for row in self.rows if row.path == name and row.kind is RowKind.FUNCTION), "")
+    def take_run_time_names(self, tree: ast.Module, source: str) -> bool:
+        """Read what the module binds while it runs; return whether it may have names that its rows do not show.
+
+        A module with a table of lazy exports has those of the table, whoever answers for them, unless it has a
+        `__getattr__` of its own. The class of what takes such a module's place may know more (`_take_patterns`).
+        """
+        found = find_run_time_names(tree, source, self.module)
+        self.rows.update(AtlasRow(f"sys.modules[{name}]", RowKind.KEY) for name in found.modules)
+        self.rows.update(AtlasRow(name, RowKind.VALUE) for name in found.names)
+        is_lazy = any(row.kind in {RowKind.LAZY, RowKind.LAZY_FOLDER} for row in self.rows)
+        if is_lazy and found.stand_in:
+            self.rows.add(AtlasRow("__getattr__", RowKind.VALUE, found.stand_in))
+        kinds = {row.kind for row in self.rows if row.path == "__getattr__"}
+        return RowKind.FUNCTION in kinds or (not is_lazy and (found.is_open or bool(kinds)))
 
     def visit_body(self, body: Iterable[ast.stmt], place: str, guards: Sequence[str]) -> Sequence[str]:
         """Read statements: of the module itself when `place` is empty, else of the function with that name.
@@ -76,6 +89,8 @@ class _ModuleReader:
         Return the guards at their end: an `if` that always leaves guards what follows it.
         """
         for node in body:
+            if not place:
+                self._take_bindings(node, guards)
             match node:
                 case ast.If(test=test) if is_type_checking(test):
                     self.visit_body(node.orelse, place, guards)
@@ -84,13 +99,14 @@ class _ModuleReader:
                     self.visit_body(node.body, place, add_condition(guards, node.test, "if", place))
                     self.visit_body(node.orelse, place, add_condition(guards, node.test, "unless", place))
                     guards = add_exit(guards, node, place)
-                case ast.Try():
+                case ast.Try() | ast.TryStar():
                     self._visit_try(node, place, guards)
-                case ast.With() | ast.AsyncWith() | ast.For() | ast.AsyncFor() | ast.While():
+                case ast.With() | ast.AsyncWith() | ast.For() | ast.AsyncFor() | ast.While() | ast.Match():
                     headers = _headers(node)
                     for header in headers:
                         self.collector.take_uses(header, place, guards)
-                    self.visit_body([*node.body, *getattr(node, "orelse", [])], place, open_with(guards, headers))
+                    inner = (*guards, "") if isinstance(node, ast.Match) else open_with(guards, headers)
+                    self.visit_body(_list_inner_statements(node), place, inner)
                 case ast.Import() | ast.ImportFrom():
                     self._take_import(node, place, guards)
                 case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -98,6 +114,13 @@ class _ModuleReader:
                 case _:
                     self._take_statement(node, place, guards)
         return guards
+
+    def _take_bindings(self, node: ast.stmt, guards: Sequence[str]) -> None:
+        """Take the names that a statement of the module itself binds, without those inside its body, or deletes."""
+        if isinstance(node, ast.Delete) and not guards:
+            gone = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            self.rows -= {row for row in self.rows if row.path in gone and row.kind in _DELETED}
+        self.rows.update(AtlasRow(name, RowKind.VALUE) for name in list_bound_names(node) if name not in _TABLES)
 
     def _take_statement(self, node: ast.stmt, place: str, guards: Sequence[str]) -> None:
         if not place:
@@ -120,7 +143,7 @@ class _ModuleReader:
         else:
             self._take_function(node, "", guards)
 
-    def _visit_try(self, node: ast.Try, place: str, guards: Sequence[str]) -> None:
+    def _visit_try(self, node: ast.Try | ast.TryStar, place: str, guards: Sequence[str]) -> None:
         inner = open_try(guards, node)
         passed = self.visit_body(node.body, place, inner)[len(inner) :]
         caught, tried = ",".join(list_caught_names(node.handlers)), ",".join(self._imported_targets(node.body))
@@ -151,8 +174,9 @@ class _ModuleReader:
             target = f"{base}:{alias.name}" if base else alias.name
             bound = target if base or alias.asname else local
             top = target.partition(":")[0].partition(".")[0]
-            if not place and top not in sys.stdlib_module_names:
-                self.rows.add(AtlasRow(local, RowKind.IMPORT, bound + mark))
+            if not place and top != "__future__":
+                detail = "" if top in sys.stdlib_module_names else bound + mark
+                self.rows.add(AtlasRow(local, RowKind.IMPORT, detail))
             if top in self.callees:
                 self.collector.take_import(target, local, bound, place, guards)
 
@@ -180,7 +204,7 @@ class _ModuleReader:
             if isinstance(item, Function):
                 self._take_function(item, f"{path}.", guards)
                 self._take_own_calls(item, path, methods)
-                self.rows.update(AtlasRow(f"{path}.{name}", RowKind.ATTRIBUTE) for name in find_own_attributes(item))
+                self.rows.update(AtlasRow(f"{path}.{name}", RowKind.ATTRIBUTE) for name, _ in list_own_attributes(item))
             elif isinstance(item, ast.ClassDef):
                 self._take_class(item, f"{path}.", guards)
             else:
@@ -212,6 +236,8 @@ class _ModuleReader:
             if sizes := find_tuple_sizes(node):
                 self.rows.add(AtlasRow(path, RowKind.RETURNS, ",".join(map(str, sizes))))
         self._take_decorators(node, path, guards)
+        if prefix and node.name == "__getattr__":
+            self.rows.update(AtlasRow(f"{path}[{pattern}]", RowKind.KEY) for pattern in _list_patterns(node))
         self.collector.take_definition(node, guards)
         if self.callees:
             own = next((one.arg for one in node.args.args), "") if self.collector.owner else ""
@@ -230,21 +256,37 @@ class _ModuleReader:
                 self.rows.add(AtlasRow(path, RowKind.WORDS, words))
 
 
-def _headers(node: ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While) -> list[ast.expr]:
+_Block = ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While | ast.Match
+
+
+def _list_inner_statements(node: _Block) -> list[ast.stmt]:
+    if isinstance(node, ast.Match):
+        return [statement for case in node.cases for statement in case.body]
+    return [*node.body, *getattr(node, "orelse", [])]
+
+
+def _headers(node: _Block) -> list[ast.expr]:
     """The expressions of a statement before its body."""
     match node:
         case ast.With() | ast.AsyncWith():
             return [item.context_expr for item in node.items]
         case ast.For() | ast.AsyncFor():
             return [node.iter]
+        case ast.Match():
+            return [node.subject]
     return [node.test]
 
 
-_TABLE_LIMIT = 3000
-"""A table with more keys is data, not a registry."""
+_DELETED = frozenset({RowKind.VALUE, RowKind.IMPORT, RowKind.KEY, RowKind.FUNCTION})
+"""The rows of a name that `del` takes away."""
 
 _LAZY_TABLES = frozenset({"_import_structure", "_SUBMOD_ATTRS"})
 """Tables from a submodule to the names that it exports lazily: of most packages, and of huggingface_hub."""
+
+_TABLES = frozenset({"__all__", *_LAZY_TABLES})
+
+_TABLE_LIMIT = 3000
+"""A table with more keys is data, not a registry."""
 
 
 def list_statement_rows(node: ast.stmt, module: str) -> Iterator[AtlasRow]:
@@ -277,6 +319,18 @@ def list_statement_rows(node: ast.stmt, module: str) -> Iterator[AtlasRow]:
             yield from _list_lazy_names(part, value, module)
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="__all__")), args=[value])):
             yield from _list_exports(value)
+
+
+def _list_patterns(function: ast.AST) -> Iterator[str]:
+    """Yield `*Fast` for each `name.endswith("Fast")` in a `__getattr__`, and `Old*` for `name.startswith("Old")`."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(), attr="endswith"), args=[ast.Constant(value=str(text))]):
+                yield f"*{text}"
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(), attr="startswith"), args=[ast.Constant(value=str(text))]
+            ):
+                yield f"{text}*"
 
 
 def list_lazy_folders(node: ast.stmt, package: str) -> Iterator[AtlasRow]:

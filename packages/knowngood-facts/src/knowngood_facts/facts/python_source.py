@@ -206,10 +206,24 @@ def list_assigned_names(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]
             yield name, value
 
 
-def find_own_attributes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Return the names of `self.NAME = ...` in a method."""
+def list_bound_names(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds where it stands: targets of every form, but not those in its body."""
+    todo: list[ast.AST] = [node]
+    while todo:
+        part = todo.pop()
+        match part:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
+        inside = not isinstance(part, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.Lambda)
+        if inside:
+            todo += [one for one in ast.iter_child_nodes(part) if not isinstance(one, ast.stmt | ast.ExceptHandler)]
+
+
+def list_own_attributes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield name and value of each `self.NAME = VALUE` in a method; `None` for one of several values."""
     own = next((argument.arg for argument in [*function.args.posonlyargs, *function.args.args]), "")
-    names = set()
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()
@@ -224,8 +238,7 @@ def find_own_attributes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set
         for store in stores:
             for item in store.elts if isinstance(store, ast.Tuple) else [store]:
                 if isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name) and item.value.id == own:
-                    names.add(item.attr)
-    return names
+                    yield item.attr, None if isinstance(node, ast.AugAssign) or item is not store else node.value
 
 
 def flatten_body(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

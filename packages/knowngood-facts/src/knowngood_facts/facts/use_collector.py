@@ -11,13 +11,13 @@ from knowngood_facts.facts.atlas_file import AtlasUse, fits_row
 from knowngood_facts.facts.python_source import (
     Function,
     dotted_name,
-    find_own_attributes,
     flatten_body,
     list_assigned_names,
+    list_own_attributes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _INSIDE = "an expression"
 """The place for conditions inside an expression: as in a function, only those that ask for a package count."""
@@ -30,6 +30,8 @@ class ClassContext:
     path: str
     names: frozenset[str]
     """What it defines or assigns itself."""
+    attributes: Mapping[str, str]
+    """Attribute of its objects -> the class of another package that its methods call for it, and nothing else."""
     is_derived: bool
     """Whether it has a base of its package or of another."""
     is_watched: bool
@@ -115,11 +117,33 @@ class UseCollector:
                 todo.extend(ast.iter_child_nodes(part))
 
     def _take_call(self, call: ast.Call, place: str, guard: str) -> None:
-        if call.keywords and (target := self.resolve_target(call.func)):
+        if call.keywords and (target := self.resolve_target(call.func) or self._find_attribute_method(call.func)):
             self.uses.add(AtlasUse(f"{target} {render_call(call)}", place, guard))
         elif self.object_name and (method := self._find_inherited_method(call)):
             shape = f" {render_call(call)}" if call.keywords else ""
             self.uses.add(AtlasUse(f"super:{method}{shape}", place, guard))
+
+    def _find_attribute_method(self, func: ast.expr) -> str | None:
+        """Return `lib:Class.method` for `self.part.method` where the methods assign `self.part = Class(...)`."""
+        match func:
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr=part), attr=method):
+                if self.owner is not None and name == self.object_name and part in self.owner.attributes:
+                    return f"{self.owner.attributes[part]}.{method}"
+        return None
+
+    def _find_classes(self, attributes: Iterable[tuple[str, ast.expr | None]]) -> dict[str, str]:
+        """Return attribute -> what it is called from, of those that get nothing else but `None`."""
+        classes: dict[str, set[str]] = {}
+        for name, value in attributes:
+            if not (isinstance(value, ast.Constant) and value.value is None):
+                target = self.resolve_target(value.func) if isinstance(value, ast.Call) else None
+                classes.setdefault(name, set()).add(target or "")
+        return {
+            name: target
+            for name, targets in classes.items()
+            for target in targets
+            if targets == {target} and ":" in target
+        }
 
     def _find_inherited_method(self, call: ast.Call) -> str | None:
         """`Class.method` for a call of a method that the class does not define itself, or calls of its bases.
@@ -150,17 +174,18 @@ class UseCollector:
 
     def read_class(self, node: ast.ClassDef, path: str) -> ClassContext:
         """Return what matters of a class for the uses in its methods; `path` is its name in the module."""
-        names = set[str]()
+        names, attributes = set[str](), list[tuple[str, ast.expr | None]]()
         for item in flatten_body(node.body):
             if isinstance(item, ast.ClassDef | Function):
                 names.add(item.name)
             if isinstance(item, Function):
-                names |= find_own_attributes(item)
+                attributes += list_own_attributes(item)
             names |= {name for name, _ in list_assigned_names(item)}
         targets = [self.resolve_target(base) for base in node.bases]
         return ClassContext(
             path=path,
-            names=frozenset(names),
+            names=frozenset({*names, *(name for name, _ in attributes)}),
+            attributes={name: target for name, target in self._find_classes(attributes).items() if name not in names},
             is_derived=any(dotted_name(base) not in {"", "object"} for base in node.bases),
             is_watched=any(target and target.partition(":")[0].partition(".")[0] != "torch" for target in targets),
         )
@@ -198,7 +223,7 @@ def add_exit(guards: Sequence[str], node: ast.If, place: str) -> Sequence[str]:
     return guards
 
 
-def open_try(guards: Sequence[str], node: ast.Try) -> tuple[str, ...]:
+def open_try(guards: Sequence[str], node: ast.Try | ast.TryStar) -> tuple[str, ...]:
     """Return the guards of the body of a `try`.
 
     A handler that raises again catches nothing, unless another `try` is around.

@@ -11,7 +11,7 @@ from knowngood.index.artefact import PackageIndex, PublishedFile
 from knowngood_facts.facts import atlas_harvest
 from knowngood_facts.facts.atlas_file import AtlasFile
 from knowngood_facts.facts.atlas_harvest import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
-from knowngood_facts.facts.atlas_lookup import atlas_folder, list_atlas_packages
+from knowngood_facts.facts.atlas_lookup import AtlasLookup, atlas_folder, list_atlas_packages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -90,6 +90,18 @@ def test_a_release_without_sources_of_its_module_is_remembered(tmp_path: Path, m
     OPENED.clear()
     assert harvest(tmp_path).known == 3
     assert OPENED == []
+
+
+def test_a_module_that_becomes_a_compiled_one_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = {"lib/__init__.py": "", "lib/part.cpython-311-x86_64-linux-gnu.so": "", "lib/libcudart.so": ""}
+    sources = {"1.0": {"lib/__init__.py": "", "lib/part.py": "def run(): ..."}, "1.1": compiled}
+    monkeypatch.setattr(atlas_harvest, "open_bulk_archive", lambda file, _: Archive(file))
+    monkeypatch.setitem(globals(), "SOURCES", sources)
+    harvest(tmp_path)
+    lookup = AtlasLookup(AtlasFile(tmp_path / "lib.atlas"))
+    assert lookup.find_name("lib.part").present == 0b11
+    assert (lookup.find_name("lib.part.run").present, lookup.find_name("lib.part.run").unclear) == (0b01, 0b10)
+    assert not lookup.find_name("lib.libcudart").present
 
 
 def test_every_package_of_the_rule_is_read_below_its_module_in_at_most_15_mb() -> None:

@@ -72,6 +72,27 @@ def test_a_use_where_the_package_is_installed_counts(tmp_path: Path) -> None:
     assert [use.callees for use in uses] == [0b110]
 
 
+def test_a_keyword_for_a_part_breaks_where_only_its_class_is_called_for_the_attribute(tmp_path: Path) -> None:
+    """As `self.accelerator.unwrap_model(model, keep_torch_compile=...)` of transformers 4.52 with accelerate 1.2."""
+    lib = ({"lib": "class Part:\n    def run(self, a): ..."}, {"lib": "class Part:\n    def run(self, a, b=1): ..."})
+    app = """
+        from lib import Part
+        class App:
+            def __init__(self):
+                self.part = None
+                self.other = Part()
+            def make(self):
+                self.part = Part(1)
+                self.other = self.choose()
+            def go(self):
+                self.part.run(1, b=2)
+                self.other.run(1, b=2)
+    """
+    caller = write_atlas(tmp_path, "app", {"app": app})
+    uses = find_broken_uses(caller, {"lib": write_atlas(tmp_path, "lib", *lib), "app": caller}.get)["lib"]
+    assert [(use.target, use.detail, use.place, use.callees) for use in uses] == [("lib:Part.run", "b", "App.go", 0b01)]
+
+
 def test_a_name_that_no_release_has_is_not_held_against_it(tmp_path: Path) -> None:
     assert broken_uses(tmp_path, {"app": "from lib import never"}) == []
 

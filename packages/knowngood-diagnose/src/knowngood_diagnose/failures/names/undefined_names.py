@@ -71,7 +71,9 @@ def _explain_left_out(
     """A package's own file lacks a name: say which import it leaves out, where the atlas has it."""
     name = error.fault.name
     rows = caller.lookup.file.rows(caller.module) if caller.lookup else []
-    targets = [detail.rstrip("?") for path, kind, detail, _ in rows if path == name and kind == RowKind.IMPORT]
+    targets = [
+        detail.rstrip("?") for path, kind, detail, _ in rows if path == name and kind == RowKind.IMPORT and detail
+    ]
     tops = dict.fromkeys(target.partition(":")[0].partition(".")[0] for target in targets)
     packages = [_package_of(top, shelf) for top in tops]
     missing = next((package for package in packages if package != caller.package), "")
