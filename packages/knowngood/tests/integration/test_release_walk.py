@@ -154,7 +154,7 @@ def test_a_fork_releases_its_image(fork, server, engine, tmp_path):
     (image,) = json.loads(plan["images"])["include"]
     assert image["cells"] == fork.cell
     key = context["secrets"].pop("KNOWNGOOD_SIGNING_KEY")
-    with pytest.raises(StepError, match="push.*there is none to sign with|push.*key"):
+    with pytest.raises(StepError, match="there is no private key to sign with"):
         workflow.run("publish", **image)
     context["secrets"]["KNOWNGOOD_SIGNING_KEY"] = key
     workflow.seen.remove("publish: build")
