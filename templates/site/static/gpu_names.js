@@ -1,6 +1,31 @@
 "use strict";
-/* Which GPU a name means. The steps are those of packages/knowngood/src/knowngood/core/gpus.py, with its data; one table tests both. */
-(globalThis.knowngood ??= {}).matchGpuName = (data, text) => {
+/* Which GPU a name means, and the nearest where it means none. The steps are those of packages/knowngood/src/knowngood/core/gpus.py, with its data; one table tests both. */
+(globalThis.knowngood ??= {}).gpuNameWords = (data, text) => {
+  const replaced = data.replacements.reduce((part, [pattern, by]) => part.replace(new RegExp(pattern, "g"), by), text.toLowerCase().split(/\s+/).filter(Boolean).join(" "));
+  return replaced.split(/\s+/).filter((word) => word && !data.ignored.includes(word));
+};
+
+globalThis.knowngood.nearestGpuName = (data, text) => {
+  const mistakes = (one, two) => {
+    const lines = [[...Array(two.length + 1).keys()]];
+    for (let a = 1; a <= one.length; a++) {
+      lines.push([a]);
+      for (let b = 1; b <= two.length; b++) {
+        let cost = Math.min(lines[a][b - 1] + 1, lines[a - 1][b] + 1, lines[a - 1][b - 1] + (one[a - 1] !== two[b - 1]));
+        if (a > 1 && b > 1 && one[a - 1] === two[b - 2] && two[b - 1] === one[a - 2]) cost = Math.min(cost, lines[a - 2][b - 2] + 1);
+        lines[a].push(cost);
+      }
+    }
+    return lines[one.length][two.length];
+  };
+  const wanted = globalThis.knowngood.gpuNameWords(data, text).filter((word) => !data.brands[1].includes(word)).join(" ").slice(0, 80);
+  const letters = (name) => [...name].sort().join("");
+  const distance = (name) => (mistakes(wanted, name) + (letters(wanted) !== letters(name)) / 100) / Math.max(wanted.length, name.length, 1);
+  const ranked = data.shown.map(([shown, names]) => [Math.min(...names.map(distance)), shown]);
+  return ranked.reduce((best, item) => (item[0] < best[0] || (item[0] === best[0] && item[1] < best[1]) ? item : best))[1];
+};
+
+globalThis.knowngood.matchGpuName = (data, text) => {
   const answer = (kind, capabilities = [], cards = [], maker = "") => ({ kind, capabilities, cards, maker });
   const same = (one, two) => one.length === two.length && one.every((word, place) => word === two[place]);
   const name = text.toLowerCase().split(/\s+/).filter(Boolean).join(" ");
@@ -11,8 +36,7 @@
     return answer(data.families.some(([one]) => one === sm) ? "known" : "architecture", [sm]);
   }
 
-  const replaced = data.replacements.reduce((part, [pattern, by]) => part.replace(new RegExp(pattern, "g"), by), name);
-  const words = replaced.split(" ").filter((word) => word && !data.ignored.includes(word));
+  const words = globalThis.knowngood.gpuNameWords(data, text);
 
   const families = (fits) => data.families.filter(([, family]) => fits(family)).map(([sm]) => sm);
   const whole = families((family) => same(family, words));

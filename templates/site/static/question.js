@@ -19,17 +19,6 @@
     return `?${new URLSearchParams(stated)}`;
   }
 
-  /* The card whose name has the most pairs of letters in common with a text. */
-  function nearest(text) {
-    const pairs = (name) => new Set([...name.toLowerCase().slice(0, 80)].map((letter, place, all) => letter + (all[place + 1] || "")));
-    const own = pairs(text.trim());
-    const likeness = (name) => {
-      const other = pairs(name);
-      return (2 * [...other].filter((pair) => own.has(pair)).length) / (own.size + other.size);
-    };
-    return known.gpus.flatMap((gpu) => gpu.cards).reduce((best, name) => (likeness(name) > likeness(best) ? name : best));
-  }
-
   /* The kind of machine that a name means (as `GpuCatalog.find_machines`), or a sentence that says why there is none. */
   function findGpu(text) {
     if (!text.trim()) return { why: "Choose a card above, or type its name." };
@@ -48,7 +37,7 @@
       architecture: `There is no ${match.capabilities[0]} in the matrix.`,
       "other-maker": `${match.maker} is not covered: all facts are about NVIDIA's CUDA.`,
       instance: "That looks like the name of a cloud instance; name its card, as nvidia-smi -L prints it there.",
-      unknown: `There is no GPU "${text.trim()}" in the matrix; the nearest name is ${nearest(text)}. nvidia-smi --query-gpu=compute_cap --format=csv prints the architecture of any card.`,
+      unknown: `There is no GPU "${text.trim()}" in the matrix; the nearest name is ${globalThis.knowngood.nearestGpuName(known.gpu_names, text)}. nvidia-smi --query-gpu=compute_cap --format=csv prints the architecture of any card.`,
     };
     return { why: why[match.kind] };
   }

@@ -57,9 +57,9 @@ def find_best_rows(rows: Iterable[ReadmeRow]) -> list[ReadmeRow]:
 
 
 _SEEN_ON = {
-    Tier.TRAINS_ON_GPU: "a GPU",
-    Tier.TRAINS_ON_CPU: "a CPU; predicted for the card",
-    Tier.TRAINS_EMULATED: "an emulated CPU; predicted for the card",
+    Tier.TRAINS_ON_GPU: "GPU",
+    Tier.TRAINS_ON_CPU: "CPU only",
+    Tier.TRAINS_EMULATED: "emulated CPU only",
 }
 """Tier -> where the image of a cell was seen training."""
 
@@ -212,6 +212,7 @@ def render_matrix_picture(
             glyphs=site_pages.STATE_GLYPHS,
             meanings=site_pages.STATE_MEANINGS,
             tiers=site_pages.TIER_MEANINGS,
+            measured=any(item.step_ms for line in lines if line.cell for item in line.cell.attention.values()),
             **sizes,
         )
     )

@@ -18,10 +18,13 @@ import knowngood_facts
 import knowngood_pages
 from knowngood.core import local_files, worker_pool
 from knowngood.core.attention import ATTENTION
+from knowngood.core.cell import parse_cell
 from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence.cell_standing import CellStanding
+from knowngood.lock import lock_exports
 from knowngood.project.release_seal import KNOWLEDGE_FOLDERS
+from knowngood.reports import nightly_folder, nightly_report
 from knowngood_facts.compat import knowledge
 from knowngood_pages import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
 from knowngood_pages.run_commands import run_command_templates
@@ -29,11 +32,17 @@ from knowngood_pages.site_cards import MARK_MEANINGS, SETTING_NAMES, UNBUILT_WOR
 from knowngood_pages.trainer_page_files import render_project_trainers
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from knowngood.core.gpus import GpuMachine
     from knowngood.project.checkout import Project
     from knowngood_facts.compat.incident import Incident
     from knowngood_facts.compat.matrix_cells import PublishedCells
     from knowngood_pages.catalog import Catalog, CatalogCell
+
+
+_NIGHTS = 14
+"""How many reports of nights the site shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +74,36 @@ def build_site(
             for name, text in trainers.items()
         }
         files |= site_pages.render_trainer_site(catalog, templates, pages)
-        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, places.runs_at))
+        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog))
+        files["nights.html"] = site_pages.render_nights_page(catalog, templates, _render_nights(evidence))
+        files |= _read_proofs(here, evidence, catalog)
         cells = [cell for cell in catalog.cells if cell.in_matrix]
         for name, table in answers():
             own = (cell for cell in cells if machine_name(known, cell) == name)
             cards = CardTable().document(own, cells_of_answers(table))
             files[f"data/{name}.js"] = render_page_script(name, compress_table(table | cards))
     return BuiltSite(files=files, catalog=catalog)
+
+
+def _render_nights(evidence: Path) -> Markup:
+    """Return the newest reports of nights as HTML, the newest first."""
+    reports, _ = nightly_folder.load_reports(evidence / "nights")
+    return site_incidents.render_page_body(
+        "\n".join(f"#{nightly_report.render_report_page(report)}" for report in reports[: -_NIGHTS - 1 : -1])
+    )
+
+
+def _read_proofs(here: Project, evidence: Path, catalog: Catalog) -> dict[str, str | bytes]:
+    """Return the files that pages rest on: the licence, the lock of each cell, and the runs that it names."""
+    files: dict[str, str | bytes] = {}
+    if (licence := here.root / "LICENSE").is_file():
+        files["LICENSE.txt"] = licence.read_bytes()
+    for cell in catalog.cells:
+        if cell.in_matrix and (lock := here.tree.load(parse_cell(cell.id))):
+            files[f"cells/{cell.id}.txt"] = lock_exports.render_requirements(lock)
+        named = {run.file for run in cell.runs} | ({cell.evidence} if cell.evidence else set())
+        files |= {f"evidence/{name}": (evidence / name).read_bytes() for name in named}
+    return files
 
 
 def machine_name(known: knowledge.CompatKnowledge, cell: CatalogCell) -> str:
@@ -91,7 +123,7 @@ def cells_of_answers(table: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(choice["id"] for answer in table["answers"] for choice in answer.get("cells", [])))
 
 
-def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog, runs_at: str | None) -> dict[str, Any]:
+def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog) -> dict[str, Any]:
     """Return the choices of the form on the first page, and the texts that cards of all GPUs have in common."""
     gpus = known.universe.gpus
     cells = [cell for cell in catalog.cells if cell.in_matrix and not cell.retired]
@@ -122,7 +154,6 @@ def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog, runs_at:
         "marks": {mark: [site_pages.STATE_GLYPHS[mark], text] for mark, text in site_pages.STATE_MEANINGS.items()},
         "explanations": dict(MARK_MEANINGS),
         "titles": {incident.id: incident.title for incident in catalog.incidents if incident.id in _shown(catalog)},
-        "runs": runs_at,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _PAGE_HEADER = re.compile(r"\A<!--.*?-->\s*# [^\n]*\n", re.DOTALL)
 """The top of a page, up to its title. The site's page has a title of its own."""
 
-_WIDE_TABLE = '<div class="wide" tabindex="0" role="region" aria-label="A table, scrolls sideways">'
+_WIDE_TABLE = '<div class="wide" tabindex="0" role="region" aria-label="Table {}, scrolls sideways">'
 
 
 def render_incident_bodies(known: Sequence[Incident]) -> dict[str, Markup]:
@@ -41,7 +42,9 @@ def render_page_body(text: str) -> Markup:
             if part.type == "link_open":
                 _relink(part.attrs)
     html = str(reader.renderer.render(parts, reader.options, {}))
-    html = html.replace("<table>", f"{_WIDE_TABLE}<table>").replace("</table>", "</table></div>")
+    numbers = itertools.count(1)
+    html = re.sub("<table>", lambda _: f"{_WIDE_TABLE.format(next(numbers))}<table>", html)
+    html = html.replace("</table>", "</table></div>")
     return Markup(html)  # noqa: S704 - escaped by the reader
 
 

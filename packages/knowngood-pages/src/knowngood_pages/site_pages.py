@@ -78,8 +78,10 @@ class SitePlaces:
 
     repository: str | None = None
     """Where the images are published; `None`: they are local."""
-    runs_at: str | None = None
-    """The URL of the folder of evidence."""
+    source: str = ""
+    """Where people read the repository; empty where it has no such place."""
+    licence: bool = False
+    """Whether the licence is a file of the site."""
     made_from: str = ""
     """The commit that the pages were made from, and its day; empty where there is none."""
     program: Mapping[str, bytes] = field(default_factory=dict)
@@ -121,7 +123,6 @@ def render_site(
         settings=list(ATTENTION),
         greatest=greatest_figures,
         places=places,
-        runs_at=places.runs_at,
     )
     matrix_pages = split_matrix(catalog.cells)
     matrix: dict[str, Any] = {"sheet": None, "sheets": [], "left": [], "cells": catalog.cells, "figures": []}
@@ -156,6 +157,11 @@ def render_site(
     static = sorted(path for pattern in ("*.css", "*.js") for path in (templates / "static").glob(pattern))
     files |= {f"static/{path.name}": path.read_text(encoding="utf-8") for path in static}
     return files | {"catalog.json": catalog.render_json(), "catalog.schema.json": catalogs.render_catalog_schema()}
+
+
+def render_nights_page(catalog: Catalog, templates: Path, nights: Markup) -> str:
+    """Return the page of the last nights, whose reports are given as HTML."""
+    return _render_page(site_templates(templates), "nights.html", "nights.html.j2", catalog, {"nights": nights})
 
 
 def render_trainer_site(catalog: Catalog, templates: Path, pages: Mapping[str, tuple[str, Markup]]) -> dict[str, str]:

@@ -119,6 +119,18 @@ def test_links_between_documents_lead_somewhere():
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+def test_links_into_documents_lead_to_headings():
+    def anchors(path):
+        titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+        plain = (re.sub(r"`|\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+        return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+
+    for document in PRESENT:
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", document.read_text()):
+            place = document.parent / target if target else document
+            assert place.suffix != ".md" or anchor in anchors(place), f"{document.name} links to {target}#{anchor}"
+
+
 def test_source_files_that_texts_name_are_there():
     texts = [*PRESENT, ROOT / "matrix.yaml", *(ROOT / "packages/knowngood-facts/rules").glob("*.yaml")]
     named = {(path, name) for path in texts for name in SOURCE.findall(path.read_text())}

@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         lines = [f"{place}: would get", new.addition.entry.rstrip("\n"), *moved, f"then {command.text}"]
         return Answer(0, document, "\n".join(lines))
     lock_note, locked = _lock_and_write(project, new, text)
-    rendered = render.render_project(Project(project.root), check=False)
+    with report_progress("render") as notify:
+        rendered = render.render_project(Project(project.root), notify, check=False)
     command = next_commands.command_to_get_cell(cell, next_commands.open_verdicts())
     document["next"] = command.document()
     document |= {"written": True, "locked": locked, "changed": rendered.document["changed"]}

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.data_files import refuse_long_numbers
 from knowngood.core.errors import UsageError
 from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture, parse_host
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood_facts.facts.package_metadata import read_package_metadata
 
 if TYPE_CHECKING:
     from knowngood_facts.compat.query import Query
@@ -136,18 +138,26 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
     )
 
 
+_CARD_LIKE = lazy_pattern(r"[A-Za-z _-]*[0-9][A-Za-z0-9 _.-]*")
+_UNKNOWN_CARD = lazy_pattern(r"[0-9]+|.* .*|(?:[a-z]|gb|gh|rtx|gtx)-?[0-9]{2,4}(?:ti)?", re.IGNORECASE)
+"""A number and several words, which are no package, and names like `K80` and `RTX4900`."""
+
+
 def _is_card(word: str) -> bool:
     """Return whether a word without a release is the name of a card or an architecture: `4090`, `"RTX 4090"`, `sm_90`.
 
+    So is one that no matrix has and that is like no package, `4900` or `"Tesla K80"`: it is answered with the nearest.
     The matrix is asked only about words with a digit; hardly a package that is named without a release has one.
     """
-    if not re.fullmatch(r"[A-Za-z _-]*[0-9][A-Za-z0-9 _.-]*", word):
+    if not _CARD_LIKE.fullmatch(word):
         return False
     from knowngood.core.gpus import GpuNameKind
     from knowngood.project.checkout import find_project
 
     match = find_project().matrix.gpu_catalog.name_table.match(word)
-    return match.kind in {GpuNameKind.KNOWN, GpuNameKind.AMBIGUOUS, GpuNameKind.ARCHITECTURE}
+    if match.kind is not GpuNameKind.UNKNOWN:
+        return match.kind is not GpuNameKind.INSTANCE
+    return bool(_UNKNOWN_CARD.fullmatch(word)) and read_package_metadata(word.split(maxsplit=1)[0]) is None
 
 
 def _machine_condition(host: str | None) -> dict[str, str]:

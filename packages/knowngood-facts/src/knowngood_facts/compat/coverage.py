@@ -258,18 +258,16 @@ def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> 
     named = {package.name for package in placement.packages if package.explicit} & listed
     for caller in sorted(listed):
         table = universe.broken_uses(caller)
-        for callee in sorted(named - (table.callees.keys() if table else set())) if caller in named else ():
-            if _is_used_newer(universe, (caller, versions[caller]), (callee, versions[callee])) and not is_helper(
-                universe, callee
-            ):
+        for callee in sorted(named - {*(table.callees if table else ())}) if caller in named else ():
+            pair = (caller, versions[caller]), (callee, versions[callee])
+            if _is_used_newer(universe, *pair) and not is_helper(universe, callee):
+                because = f"{callee} {versions[callee]} came out long after it, so an import of its names may fail"
                 yield UnreadPart(
-                    package=caller,
-                    release=versions[caller],
-                    kind=UnreadKind.NAMES,
-                    because=f"{callee} {versions[callee]} came out long after it, so an import of its names may fail",
-                    matters=True,
+                    package=caller, release=versions[caller], kind=UnreadKind.NAMES, because=because, matters=True
                 )
-        for callee in sorted(table.callees.keys() & listed) if table else ():
+        if table is None:
+            continue
+        for callee in sorted(table.callees.keys() & listed):
             pair = (caller, versions[caller]), (callee, versions[callee])
             for item, other, releases in ((*pair, table.releases), (*pair[::-1], table.callees[callee])):
                 if item[1] not in releases:

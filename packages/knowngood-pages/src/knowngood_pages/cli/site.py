@@ -7,7 +7,7 @@ import gc
 from pathlib import Path
 
 from knowngood.cli.main import Answer
-from knowngood.core.errors import MissingError, UsageError
+from knowngood.core.errors import MissingError
 from knowngood.project.checkout import Project, find_project
 from knowngood.reports import git_history
 from knowngood_facts.compat.rule_files import load_incidents
@@ -26,23 +26,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repository", metavar="NAME", help="the repository of the published images, as in `publish --to`"
     )
-    parser.add_argument(
-        "--evidence-url", metavar="URL", help="the address of evidence/; the files of runs become links"
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render the site and write the files that changed."""
     project = find_project()
-    evidence_url = arguments.evidence_url
-    if evidence_url and not evidence_url.startswith(("https://", "http://")):
-        raise UsageError(
-            f"--evidence-url {evidence_url}: write the address of the folder, as https://HOST/PATH/evidence"
-        )
     program, missing = _read_program(project)
     places = site_pages.SitePlaces(
         repository=arguments.repository,
-        runs_at=evidence_url and evidence_url.rstrip("/"),
+        licence=(project.root / "LICENSE").is_file(),
+        source=git_history.find_source_address(project.root),
         made_from=git_history.describe_commit(project.root),
         program=program,
     )

@@ -46,9 +46,9 @@ def test_the_readme_has_the_best_cell_of_each_kind_of_machine():
         row(CellAnswer(cell=older, tier=Tier.TRAINS_ON_CPU)),
     ]
     *_, v100, hopper, grace = readme_parts.render_card_table(rows).splitlines()
-    assert v100 == f"| V100, Titan V | `{plain}` | 2.10.0 | 4.57.6 |  | a CPU; predicted for the card |  |"
+    assert v100 == f"| V100, Titan V | `{plain}` | 2.10.0 | 4.57.6 |  | CPU only |  |"
     assert hopper.startswith("| H100 | `h100` | ")
-    assert grace.endswith("| an emulated CPU; predicted for the card |  |")
+    assert grace.endswith("| emulated CPU only |  |")
 
 
 def test_a_cell_is_a_row_of_the_table():

@@ -11,12 +11,14 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from markupsafe import Markup
 
-from knowngood.cli.main import main
 from knowngood.core import local_files
 from knowngood.core.errors import UsageError
 from knowngood.evidence import observed_run, run_evidence, sealed_files
 from knowngood.project import checkout
+from knowngood.project.checkout import Project
+from knowngood.reports import git_history
 from knowngood_facts.compat import knowledge
 from knowngood_facts.compat.pick_answer import pick_cells
 from knowngood_facts.compat.query import Query
@@ -312,15 +314,45 @@ def test_a_retired_cell_is_marked_in_the_matrix_and_apart_in_the_picture():
     assert ">retired<" not in readme_parts.render_matrix_picture(made(both[:1]).cells, ROOT / "templates" / "site")
 
 
-@pytest.mark.parametrize(("url", "linked"), [(None, False), ("https://forge.example/e", True)])
-def test_files_of_runs_are_links_where_their_folder_is_known(url, linked):
-    files = site_pages.render_site(made([cell()]), ROOT / "templates" / "site", {}, site_pages.SitePlaces(runs_at=url))
-    assert ('href="https://forge.example/e/x.json"' in files[f"cells/{CELL}.html"]) is linked
+def test_the_lock_and_the_runs_that_a_page_names_are_files_beside_it():
+    here = Project(ROOT)
+    [name] = [target for alias, target in here.matrix.aliases.items() if alias == "default"]
+    run = next((ROOT / "evidence" / name).glob("*.json")).relative_to(ROOT / "evidence").as_posix()
+    site = made([cell(id=name, axes=cell_axes(), evidence=run, runs=[])])
+    files = site_build._read_proofs(here, ROOT / "evidence", site)
+    assert files[f"evidence/{run}"] == (ROOT / "evidence" / run).read_bytes()
+    assert "torch==2.11.0 --hash=sha256:" in files[f"cells/{name}.txt"]
+    assert (
+        f'href="../evidence/{run}"' in site_pages.render_site(site, ROOT / "templates/site", {})[f"cells/{name}.html"]
+    )
 
 
-def test_a_script_is_refused_as_an_address(tmp_path, capsys):
-    assert main(["site", "-o", str(tmp_path / "site"), "--evidence-url", "javascript:alert(1)"]) == 2
-    assert "the address of the folder" in capsys.readouterr().err
+def test_the_page_of_nights_shows_the_newest_report_first(tmp_path):
+    (tmp_path / "nights").mkdir()
+    report = json.loads((ROOT / "evidence/nights/2026-11-21.json").read_text())
+    for date in ("2026-11-21", "2026-11-22"):
+        (tmp_path / f"nights/{date}.json").write_text(json.dumps(report | {"date": date}))
+    page = site_pages.render_nights_page(made([]), ROOT / "templates/site", site_build._render_nights(tmp_path))
+    assert 0 < page.index("2026-11-22: ") < page.index("2026-11-21: ")
+    assert "<td>files</td>" in page
+    empty = site_pages.render_nights_page(made([]), ROOT / "templates/site", Markup())
+    assert "No report of a night" in empty
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    {
+        "https://forge.example/team/knowngood.git": "https://forge.example/team/knowngood",
+        "https://ann:secret@forge.example/team/knowngood": "https://forge.example/team/knowngood",
+        "git@forge.example:team/knowngood.git": "https://forge.example/team/knowngood",
+        "/srv/knowngood": "",
+        "javascript:alert(1)": "",
+    }.items(),
+)
+def test_the_source_is_linked_by_the_remote(tmp_path, remote, address):
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    subprocess.run(["git", "-C", tmp_path, "remote", "add", "origin", remote], check=True)
+    assert git_history.find_source_address(tmp_path) == address
 
 
 def test_a_cell_that_is_not_an_answer_has_its_rules(known):
@@ -490,7 +522,7 @@ def ask_page(known, tables, asked):
     """Return the machine and the cells that the page's scripts show for each (name of a GPU, framework, driver)."""
     static = ROOT / "templates/site/static"
     page = made([cell(axes={"gpu": "sm_90"})])
-    script = site_build.render_page_script("find", site_build._find_page_data(known, page, None))
+    script = site_build.render_page_script("find", site_build._find_page_data(known, page))
     script += "".join((static / name).read_text() for name in ("gpu_names.js", "question.js"))
     script += f"""
       const tables = {json.dumps(tables)};

@@ -69,8 +69,8 @@ COMMANDS: dict[str, Command] = {
     ),
     "export": Command(
         "get",
-        "a cell's lock as requirements, pylock, apptainer, devcontainer, or bill of materials (CycloneDX)",
-        "export default --format requirements",
+        "a cell as compose, devcontainer, apptainer, requirements, pylock, or bill of materials (CycloneDX)",
+        "export default --format compose -o compose.yaml",
     ),
     "lock": Command("maintain", "resolve cells to hash-pinned distributions, into docker/", "lock default"),
     "render": Command(

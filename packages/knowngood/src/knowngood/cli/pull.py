@@ -72,8 +72,7 @@ def run(arguments: argparse.Namespace) -> Answer:
                     row["status"] = "would be pulled"
                 else:
                     engine = container_engine.ensure_engine(notify=notify, builds=False)
-                    notify(f"pulling {image.repository}@{image.digest}")
-                    row["status"] = "pulled" if image_pull.pull_checked_image(image, engine) else "unchanged"
+                    row["status"] = "pulled" if image_pull.pull_checked_image(image, engine, notify) else "unchanged"
             lines.append(f"{row['status']}: {image.text()}")
         except KnowngoodError as error:
             failures.append(error)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from knowngood.base import base_image
 from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
 from knowngood.core import extensions
 from knowngood.core.cell import parse_cell
 from knowngood.core.local_files import write_atomically
+from knowngood.core.notify import Notify
 from knowngood.evidence import sealed_files
 from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
@@ -27,11 +29,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock, the tables and the workflows."""
-    return render_project(find_checkout("Dockerfiles, pages and README.md"), check=arguments.check)
+    with report_progress("render") as notify:
+        return render_project(find_checkout("Dockerfiles, pages and README.md"), notify, check=arguments.check)
 
 
-def render_project(project: Project, *, check: bool) -> Answer:
+def render_project(project: Project, notify: Notify, *, check: bool) -> Answer:
     """Write the files of a project that other files determine, or with `check` only say whether they are current."""
+    notify("Dockerfiles")
     files = {}
     unlocked = []
     for cell in project.matrix.cells:
@@ -44,6 +48,7 @@ def render_project(project: Project, *, check: bool) -> Answer:
     # A run that was made here since is no stale file: the ledger of a commit has the runs of that commit.
     if not check and (ledger := sealed_files.render_ledger(project.evidence)):
         files[project.evidence / sealed_files.LEDGER] = ledger
+    notify("judging cells")
     answers = CellAnswers(project)
     left_out = [note for item in answers.runs.values() for note in item.standing.left_out]
     # Speed was also measured in environments that are no cell of the matrix.
@@ -56,7 +61,8 @@ def render_project(project: Project, *, check: bool) -> Answer:
             for name, text in ci_workflows.render_workflows(project.templates).items()
         }
     obsolete: list[Path] = []
-    for _, render in extensions.load_extensions(extensions.RENDERED_FILES):
+    for name, render in extensions.load_extensions(extensions.RENDERED_FILES):
+        notify(name)
         obsolete += render(project, files)
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
     notes += [f"evidence left out: {reason}" for reason in left_out]

@@ -272,6 +272,7 @@ def _printed(
         "gpus": str(container.gpus),
         "network": str(container.network),
         "variables": list(container.variables),
+        "added": [str(item) for item in chosen.additions.packages],
         "cost": chosen.verdict.document(),
         "first": first,
         "commands": commands,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from knowngood.cli.progress import print_notice, report_progress
 from knowngood.core import extensions
 from knowngood.core.errors import KnowngoodError
+from knowngood.core.package_names import canonical_name, parse_requirement_text
 from knowngood.launch import added_packages
 from knowngood.launch.container_run import ContainerRun, GpuAccess
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from knowngood.project.checkout import Project
     from knowngood.smoke.suite_command import SuiteOptions
     from knowngood.smoke.suite_run import SuiteContainer
+
+
+_MOST_NAMES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,9 @@ def choose_image_additions(arguments: argparse.Namespace, project: Project, cell
         toolkit = dev_toolkit.describe_dev_toolkit(project.matrix, lock)
         wanted = (*dev_toolkit.missing_build_tools(lock), *wanted)
     added = added_packages.resolve_added_packages(project.matrix, lock, wanted) if wanted else ()
-    names = ", ".join(f"{item.name} {item.version}" for item in added) or "nothing, the cell has it all"
+    requested = {canonical_name(parse_requirement_text(text).name) for text in wanted}
+    ordered = sorted(added, key=lambda item: item.name not in requested)
+    names = _list_some([f"{item.name} {item.version}" for item in ordered]) or "nothing, the cell has it all"
     reasons = ["--dev"] * bool(toolkit) + [file.name if file else "--with"] * bool(file or arguments.added)
     notices = [f"added for {' and '.join(reasons)}: {names}"]
     notices += _examine_added(lock, added, unchecked=arguments.unchecked) if added else []
@@ -128,7 +134,20 @@ def _examine_added(lock: CellLock, added: Sequence[AddedPackage], *, unchecked: 
             f"{lock.cell}: {'; '.join(f'{item.because} [{item.id}]' for item in errors)}; add another release, or "
             "--unchecked"
         )
-    return [*unread, *(f"{item.severity}: {item.because}  [{item.id}]" for item in findings)]
+    unread_ids = {f"unknown:{item.name}": item.name for item in added}
+    notices = [
+        *unread,
+        *(f"{item.severity}: {item.because}  [{item.id}]" for item in findings if item.id not in unread_ids),
+    ]
+    if unknown := [unread_ids[item.id] for item in findings if item.id in unread_ids]:
+        notices.append(f"not looked at, since nothing is known of these releases: {_list_some(unknown)}")
+    return notices
+
+
+def _list_some(names: Sequence[str]) -> str:
+    """Return the first names of a list that may have a hundred, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def add_to_image(project: Project, cell: Cell, image: RunnableImage, additions: ImageAdditions) -> RunnableImage:

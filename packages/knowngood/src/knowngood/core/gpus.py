@@ -23,6 +23,7 @@ from typing import Any
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.nearest_names import count_mistakes
 
 _CAPABILITY = "^(?:(?:sm|compute|cc|compute capability)[ _-]*)?([0-9]{1,2})[.]?([0-9])[af]?$"
 
@@ -148,6 +149,27 @@ class GpuNameTable:
                 return GpuNameMatch(kind=GpuNameKind.OTHER_MAKER, maker=maker)
         return GpuNameMatch(kind=GpuNameKind.UNKNOWN)
 
+    def find_nearest(self, text: str) -> str:
+        """Return the shown card or family that the fewest mistakes for its length turn into a text."""
+        wanted = " ".join(word for word in name_words(" ".join(text.split())) if word not in _BRANDS[1])[:80]
+
+        def distance(name: str) -> float:
+            is_other = sorted(wanted) != sorted(name)  # of two, the one with the same letters is nearer
+            return (count_mistakes(wanted, name) + is_other / 100) / max(len(wanted), len(name), 1)
+
+        return min((min(map(distance, names)), shown) for shown, names in self._shown_names)[1]
+
+    @cached_property
+    def _shown_names(self) -> list[tuple[str, list[str]]]:
+        """Each card and family as people read it, and what they may type for it: with and without its brand."""
+        cards = [card for _, cards in self.sections.values() for card in cards]
+        words = {card: self._card_words[card] for card in cards}
+        names = {
+            card: [[word for word in own if word not in left] for left in _BRANDS[1:]] for card, own in words.items()
+        }
+        families = {family: [family.lower().split()] for family, _ in self.sections.values() if family}
+        return [(shown, [" ".join(own) for own in several]) for shown, several in (names | families).items()]
+
     def _find_family(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the architectures of a family: of its whole name, else of names that begin with these words."""
         families = {sm: family.lower().split() for sm, (family, _) in self.sections.items()}
@@ -206,6 +228,7 @@ class GpuNameTable:
             "brands": _BRANDS,
             "families": [[sm, family.lower().split()] for sm, (family, _) in self.sections.items()],
             "cards": [[card, self._sm_of_card[card], words] for card, words in self._card_words.items()],
+            "shown": self._shown_names,
             "makers": list(_OTHER_MAKERS.items()),
             "instances": _INSTANCES,
         }
@@ -308,7 +331,7 @@ class GpuCatalog:
             [sm] = match.capabilities
             raise UsageError(f"{text!r}: matrix.yaml has no {sm}; the nearest there is {self._nearest_sm(sm)}")
         raise UsageError(
-            f"there is no GPU {text!r} in matrix.yaml; the nearest name is {self._nearest_name(text)} "
+            f"there is no GPU {text!r} in matrix.yaml; the nearest name is {self.name_table.find_nearest(text)} "
             f"(`nvidia-smi --query-gpu=compute_cap --format=csv` prints the architecture of any card)"
         )
 
@@ -361,14 +384,6 @@ class GpuCatalog:
     def _nearest_sm(self, sm: str) -> str:
         wanted = int(sm.removeprefix("sm_"))
         return self.describe(min(self.sections, key=lambda name: abs(int(name.removeprefix("sm_")) - wanted)))
-
-    def _nearest_name(self, name: str) -> str:
-        import difflib  # only here, because its import takes a while
-
-        known = {" ".join(name_words(card)): card for _, cards in self.sections.values() for card in cards}
-        known |= {family.lower(): family for family, _ in self.sections.values()} | {sm: sm for sm in self.sections}
-        near = difflib.get_close_matches(" ".join(name_words(name)) or name.lower(), known, 1, 0)
-        return known[near[0]]
 
 
 def gpu_catalog_from_sections(sections: Mapping[str, Mapping[str, object]]) -> GpuCatalog:

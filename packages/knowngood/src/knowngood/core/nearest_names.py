@@ -24,14 +24,14 @@ def find_nearest_name(name: str, names: Iterable[str]) -> str | None:
     best: tuple[int, str] | None = None
     for other in names:
         if abs(len(other) - len(name)) <= most and other != name:
-            mistakes = _count_mistakes(name, other)
+            mistakes = count_mistakes(name, other)
             if mistakes <= most and (best is None or (mistakes, other) < best):
                 best = mistakes, other
     return best[1] if best else None
 
 
-def _count_mistakes(one: str, two: str) -> int:
-    """The edit distance of two words, in which two exchanged neighbours are one mistake."""
+def count_mistakes(one: str, two: str) -> int:
+    """Return the edit distance of two words, in which two exchanged neighbours are one mistake."""
     before: list[int] = []
     last = list(range(len(two) + 1))
     for place, letter in enumerate(one):

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.image_record import ImageBlob, ImageManifest
+from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 
@@ -104,16 +105,27 @@ def find_image_id(engine: Engine, name: str) -> str | None:
             return None
 
 
-def pull_image(engine: Engine, repository: str, digest: str, name: str | None) -> str:
+def pull_image(  # noqa: PLR0913, PLR0917
+    engine: Engine, repository: str, digest: str, name: str | None, size: int, notify: Notify
+) -> str:
     """Let the engine pull an image by its digest, give it a name (`repository:tag`) if wanted, and return its id.
+
+    `notify` hears after each twentieth of `size`, in bytes, how much is here; layers that the engine has do not count.
 
     Raises:
         KnowngoodError: the engine cannot pull it; `MissingError` where its disk is full.
     """
+    arrived: dict[str, int] = {}
+    told = 0
     with container_engine.docker_client(engine) as client:
-        for step in client.api.pull(repository, tag=digest, stream=True, decode=True):
-            if error := step.get("error"):  # the SDK's own `images.pull` passes over it
+        for event in client.api.pull(repository, tag=digest, stream=True, decode=True):
+            if error := event.get("error"):  # the SDK's own `images.pull` passes over it
                 raise container_engine.refusal_error(engine, str(error))
+            if event.get("status") == "Downloading":
+                arrived[event["id"]] = event.get("progressDetail", {}).get("current", 0)
+            if (done := sum(arrived.values())) - told >= size / 20:
+                told = done
+                notify(f"pulling, {done / 1e6:,.1f} of {size / 1e6:,.1f} MB done")
         image = client.images.get(f"{repository}@{digest}")
         if name:
             image.tag(*name.split(":", 1))

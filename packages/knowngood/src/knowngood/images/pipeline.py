@@ -220,7 +220,13 @@ class Pipeline:
     def build_image(self, build_plan: CellBuildPlan, notify: Notify) -> Image:
         """Build the plan's image."""
         log = cell_log_path(build_plan.locked_cell.cell, "build")
-        return image_build.build_image(build_plan, self.engine, log=log, notify=notify)
+        sizes = {f"layer-{layer.group}": layer.size for layer in build_plan.locked_cell.layers}
+
+        def notify_with_size(step: str) -> None:
+            size = sizes.get(step.removeprefix("run "))
+            notify(f"{step}, {size / 1e6:,.1f} MB" if size else step)
+
+        return image_build.build_image(build_plan, self.engine, log=log, notify=notify_with_size)
 
     def take_record(self, image: Image, build_plan: CellBuildPlan) -> ImageRecord:
         """Return the record of the plan's image; raises `KnowngoodError` where the engine keeps no manifests."""

@@ -62,8 +62,7 @@ def run_attached_suite(
     Raises `KnowngoodError` when the suite leaves no report, or is not the one that its document names.
     """
     image, cell = suited.image, suited.cell
-    notify(f"pulling {image.repository}@{image.digest}")
-    image_pull.pull_checked_image(image, engine)
+    image_pull.pull_checked_image(image, engine, notify)
     expected = predictions.predictions_for_cell(predictions.load_predictions(project.root), cell, gpu=options.gpus)
     place = suite_run.SuiteContainer(
         cell=cell,

@@ -126,6 +126,17 @@ class ContainerRun:
         """The name of the volume with downloads, which one user's programs share."""
         return f"{DOWNLOAD_VOLUME}-{self.user.user}"
 
+    @property
+    def volumes(self) -> dict[str, str]:
+        """The volumes of this user, each with its place in the container."""
+        return {self.cache_volume: CACHE_FOLDER, self.download_volume: DOWNLOAD_FOLDER}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that have the same value in every container of this user."""
+        downloads = {_DOWNLOAD_VARIABLE: f"{DOWNLOAD_FOLDER}/huggingface"}
+        return {"USER": self.user.name, **({} if _DOWNLOAD_VARIABLE in self.variables else downloads)}
+
 
 CACHE_VOLUME = "knowngood-cache"
 """What the names of cache volumes begin with."""
@@ -233,15 +244,12 @@ def _common_arguments(run: ContainerRun) -> list[str]:
     argv += ["--ulimit", "memlock=-1"] if run.locked_memory else []
     argv += ["--ulimit", f"stack={STACK_BYTES}"]
     argv += ["--volume", f"{run.folder}:{WORK_FOLDER}", "--workdir", WORK_FOLDER]
-    argv += ["--volume", f"{run.cache_volume}:{CACHE_FOLDER}"]
-    argv += ["--volume", f"{run.download_volume}:{DOWNLOAD_FOLDER}"]
+    for volume, target in run.volumes.items():
+        argv += ["--volume", f"{volume}:{target}"]
     for mount in run.mounts:
         argv += ["--volume", mount.text]
-    argv += ["--env", f"USER={run.user.name}"]
-    if _DOWNLOAD_VARIABLE not in run.variables:
-        argv += ["--env", f"{_DOWNLOAD_VARIABLE}={DOWNLOAD_FOLDER}/huggingface"]
-    for name in run.variables:
-        argv += ["--env", name]
+    for word in (*(f"{name}={value}" for name, value in run.environment.items()), *run.variables):
+        argv += ["--env", word]
     return argv
 
 

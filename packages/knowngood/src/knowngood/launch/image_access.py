@@ -100,8 +100,7 @@ def pull_recorded_image(
         try:
             registry = Registry(Repository.parse(repository))
             image = image_pull.check_cell_image(project, registry, cell, verifiers)
-            notify(f"pulling {image.repository}@{image.digest}")
-            image_pull.pull_checked_image(image, engine)
+            image_pull.pull_checked_image(image, engine, notify)
         except KnowngoodError as error:
             notify(f"not from {repository}: {error}")
             continue

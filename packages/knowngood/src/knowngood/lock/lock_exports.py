@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -17,11 +16,15 @@ if TYPE_CHECKING:
 
 
 class ExportFormat(StrEnum):
-    """The formats that a lock can be written in; `cyclonedx` is `registry.bill_of_materials`'s."""
+    """The formats that a cell can be written in.
+
+    `cyclonedx` is `registry.bill_of_materials`'s, `compose` and `devcontainer` are `launch.container_files`'s.
+    """
 
     REQUIREMENTS = "requirements"
     PYLOCK = "pylock"
     APPTAINER = "apptainer"
+    COMPOSE = "compose"
     DEVCONTAINER = "devcontainer"
     CYCLONEDX = "cyclonedx"
 
@@ -77,25 +80,6 @@ def render_pylock(locked: CellLock, urls: Mapping[str, str]) -> str:
     )
     document.validate()
     return tomli_w.dumps(dict(document.to_dict()))
-
-
-def render_devcontainer(locked: CellLock, image: str) -> str:
-    """Return a devcontainer.json for an image of the cell: with the limits of `run`.
-
-    The volume with what compilers keep and execute is of this folder and image alone; downloads are one user's.
-    """
-    document: dict[str, Any] = {
-        "name": f"knowngood {locked.cell}",
-        "image": image,
-        "runArgs": ["--gpus", "all", "--init", "--shm-size", "8g", "--ulimit", "memlock=-1"],
-        "hostRequirements": {"gpu": True},
-        "mounts": [
-            f"source=knowngood-cache-${{devcontainerId}}-{locked.cell},target=/cache,type=volume",
-            "source=knowngood-downloads-${localEnv:USER},target=/var/tmp,type=volume",
-        ],
-        "containerEnv": {"HF_HUB_CACHE": "/var/tmp/huggingface"},  # noqa: S108 - a volume of this user is there
-    }
-    return json.dumps(document, indent=2) + "\n"
 
 
 def render_apptainer_definition(locked: CellLock, base: PackagesLock | str, image: str | None) -> str:

@@ -17,6 +17,7 @@ from knowngood.registry.manifests import parse_image_labels
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
+    from knowngood.core.notify import Notify
     from knowngood.engine.container_engine import Engine
     from knowngood.project.checkout import Project
     from knowngood.project.release_signers import ReleaseVerifier
@@ -39,6 +40,8 @@ class CheckedImage:
     """The cell that its label names; empty without one."""
     recorded: bool
     """Whether a record in this checkout has its digest."""
+    size: int
+    """Bytes of its layers in the registry."""
     signature: SignatureJudgement
 
     @property
@@ -113,15 +116,18 @@ def check_referenced_image(
     return _check_image(project, registry, manifest, tag, expected, verifiers)
 
 
-def pull_checked_image(image: CheckedImage, engine: Engine) -> bool:
+def pull_checked_image(image: CheckedImage, engine: Engine, notify: Notify) -> bool:
     """Get an image into the engine by its digest, name it as a build would, and return whether it was not there.
+
+    `notify` hears how many bytes are here.
 
     Raises `KnowngoodError` when the engine cannot pull it, or has another image then.
     """
     ids = (image.digest, image.content)
     if image.name and image_store.find_image_id(engine, image.name) in ids:
         return False
-    actual = image_store.pull_image(engine, image.repository, image.digest, image.name)
+    notify(f"pulling {image.repository}@{image.digest}, {image.size / 1e6:,.1f} MB")
+    actual = image_store.pull_image(engine, image.repository, image.digest, image.name, image.size, notify)
     if actual not in ids:
         raise KnowngoodError(f"the engine pulled {image.digest} and has {actual}: its store is damaged")
     return True
@@ -174,5 +180,6 @@ def _check_image(  # noqa: PLR0913, PLR0917
         cell=label if label in {str(cell) for cell in project.matrix.cells} else None,
         label=label,
         recorded=bool(judgement.records),
+        size=sum(blob.size for blob in manifest.blobs()),
         signature=signature,
     )

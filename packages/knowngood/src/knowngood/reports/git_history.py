@@ -57,6 +57,16 @@ def describe_commit(root: Path) -> str:
         return ""
 
 
+def find_source_address(root: Path) -> str:
+    """Return the address at which people read the repository, by its remote `origin`; empty where that is no host."""
+    try:
+        remote = _git(root, "remote", "get-url", "origin").strip()
+    except (MissingError, UsageError):
+        return ""
+    match = re.fullmatch(r"(?:(?:https|ssh)://(?:[^@/]+@)?|git@)([\w.-]+\.\w+)[:/]([\w./-]+?)(?:\.git)?/?", remote)
+    return f"https://{match[1]}/{match[2]}" if match else ""
+
+
 def _branch_point(root: Path, ref: str) -> str:
     if ref.startswith("-"):
         raise UsageError(f"--changed-since {ref}: that is not a commit")

@@ -126,7 +126,10 @@ class Compiler:
     def _compile(self, order: WheelRequest, planned: CompilePlan, notify: Notify) -> WheelResult:
         for note in planned.notes:
             notify(note)
-        notify(f"compiling {order.package} {order.version} for {planned.inputs['architectures']}, {planned.jobs} jobs")
+        minutes = compile_request.find_recipe(order.package).estimate_minutes(planned.jobs)
+        time_note = f", about {minutes} minutes" if minutes else ""
+        architectures = planned.inputs["architectures"]
+        notify(f"compiling {order.package} {order.version} for {architectures}, {planned.jobs} jobs{time_note}")
         outcome = compile_container.compile_in_container(planned, self.line.engine, notify)
         if not outcome.result.get("ok"):
             raise compile_error(outcome, self.options.memory_each)

@@ -323,3 +323,20 @@ def test_a_cell_that_what_is_wanted_does_not_go_with_gives_way_to_the_next(monke
     )
     assert main.main(["run", "--print", "--gpu", "V100", "--with", "trl", "--", "python"]) == 1
     assert "no cell of matrix.yaml can be had for this:\nthe newest trl" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("starts")
+def test_packages_that_nothing_is_known_of_take_one_line(monkeypatch, capsys):
+    names = ["jupyterlab", *(f"part{number}" for number in range(40))]
+    added = tuple(AddedPackage(name=name, version="1.0", sha256="0" * 64) for name in names)
+    monkeypatch.setattr(added_packages, "resolve_added_packages", lambda *_: added[::-1])
+    assert main.main(["run", "--print", "--json", "--with", "JupyterLab", "default", "--", "jupyter", "lab"]) == 0
+    out, err = capsys.readouterr()
+    assert (
+        "added for --with: jupyterlab 1.0, part39 1.0, part38 1.0, part37 1.0, part36 1.0, part35 1.0 and 35 more"
+        in err
+    )
+    assert len(json.loads(out)["added"]) == 41
+    (line,) = [line for line in err.splitlines() if "nothing is known of these releases" in line]
+    assert line.endswith("more")
+    assert "[unknown:" not in err

@@ -62,7 +62,7 @@ def test_each_repository_is_asked_until_one_has_the_image(home, monkeypatch):
 
     pulled, notes = [], []
     monkeypatch.setattr(image_pull, "check_cell_image", check)
-    monkeypatch.setattr(image_pull, "pull_checked_image", lambda image, _: pulled.append(image.repository))
+    monkeypatch.setattr(image_pull, "pull_checked_image", lambda image, *_: pulled.append(image.repository))
     monkeypatch.setattr(image_store, "find_image_id", lambda *_: "sha256:manifest")
     repositories = ("registry.example/first", "registry.example/second", "registry.example/third")
     image = image_access.pull_recorded_image(home, CELL, None, repositories, notes.append)

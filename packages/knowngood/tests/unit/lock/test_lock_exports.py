@@ -164,13 +164,6 @@ def test_an_apptainer_definition_moves_every_cache_out_of_an_image_that_is_read_
     assert inside(XDG_CACHE_HOME="/scratch/me")["XDG_CACHE_HOME"] == "/scratch/me"
 
 
-def test_a_dev_container_shares_what_compilers_execute_with_no_other_folder(lock_of):
-    mounts = json.loads(lock_exports.render_devcontainer(lock_of(FA4), "registry.example/cells:1"))["mounts"]
-    (cache,) = [mount for mount in mounts if "target=/cache," in mount]
-    assert "${devcontainerId}" in cache  # of the folder and its configuration
-    assert FA4 in cache
-
-
 def test_the_command_writes_files_and_refuses_what_makes_no_sense(lock_of, tmp_path, capsys):
     lock_of(FA4)
     out = tmp_path / "devcontainer.json"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,7 +100,33 @@ def test_an_engine_that_has_another_image_after_the_pull_is_a_failure(home, regi
     monkeypatch.setattr(image_store, "find_image_id", lambda *_: "sha256:old")
     for actual in (image.digest, image.content):
         monkeypatch.setattr(image_store, "pull_image", lambda *_, has=actual: has)
-        assert image_pull.pull_checked_image(image, None)
+        assert image_pull.pull_checked_image(image, None, print)
     monkeypatch.setattr(image_store, "pull_image", lambda *_: "sha256:other")
     with pytest.raises(KnowngoodError, match="and has sha256:other: its store is damaged"):
-        image_pull.pull_checked_image(image, None)
+        image_pull.pull_checked_image(image, None, print)
+
+
+def pull_with(monkeypatch, events):
+    """The lines that a pull shows when the engine reports these events."""
+    image = SimpleNamespace(id="sha256:id", tag=lambda *_: None)
+    api = SimpleNamespace(pull=lambda *_, **__: iter(events))
+    client = SimpleNamespace(api=api, images=SimpleNamespace(get=lambda _: image))
+    monkeypatch.setattr(image_store.container_engine, "docker_client", lambda _: contextlib.nullcontext(client))
+    lines = []
+    engine = SimpleNamespace(host="unix:///s")
+    image_store.pull_image(engine, "registry.example/a", "sha256:1", None, 100_000_000, lines.append)
+    return lines
+
+
+def test_a_pull_tells_how_many_bytes_are_here(monkeypatch):
+    events = [
+        {"status": "Downloading", "id": layer, "progressDetail": {"current": size}}
+        for layer, size in (("a", 1_000_000), ("a", 40_000_000), ("b", 1_000_000), ("b", 60_000_000))
+    ]
+    lines = pull_with(monkeypatch, [{"status": "Pulling from a"}, *events, {"status": "Download complete", "id": "b"}])
+    assert lines == ["pulling, 40.0 of 100.0 MB done", "pulling, 100.0 of 100.0 MB done"]
+
+
+def test_a_pull_that_the_engine_gives_up_has_its_reason(monkeypatch):
+    with pytest.raises(KnowngoodError, match=r"cannot pull registry.example/a@sha256:1: no space left"):
+        pull_with(monkeypatch, [{"error": "no space left"}])

@@ -23,7 +23,20 @@ def test_the_script_finds_what_the_program_finds():
     names += [f"{name} {other}" for name in names[::7] for other in names[::11]]
     script = (STATIC / "gpu_names.js").read_text()
     data, texts = json.dumps(GPUS.name_table.matching_data()), json.dumps(names)
-    program = f"{script}\nconsole.log(JSON.stringify({texts}.map((it) => knowngood.matchGpuName({data}, it))));"
+    calls = f"({texts}).map((it) => knowngood.matchGpuName(data, it))"
+    unknown = [name for name in names if GPUS.name_table.match(name).kind == "unknown"][::9]
+    nearest = f"({json.dumps(unknown)}).map((it) => knowngood.nearestGpuName(data, it))"
+    program = f"{script}\nconst data = {data};\nconsole.log(JSON.stringify([{calls}, {nearest}]));"
     ended = subprocess.run(["node", "-"], input=program, capture_output=True, text=True, check=True, timeout=100)
-    answers = dict(zip(names, json.loads(ended.stdout), strict=True))
+    matches, near = json.loads(ended.stdout)
+    answers = dict(zip(names, matches, strict=True))
+    assert near == [GPUS.name_table.find_nearest(name) for name in unknown]
     assert answers == {name: GPUS.name_table.match(name).document() for name in names}
+
+
+@pytest.mark.parametrize(
+    ("text", "card"),
+    {"4900": "RTX 4090", "RTX 4900": "RTX 4090", "NVIDIA GeForce RTX 5009": "RTX 5090", "H1000": "H100"}.items(),
+)
+def test_the_nearest_name_takes_the_fewest_mistakes(text, card):
+    assert GPUS.name_table.find_nearest(text) == card
