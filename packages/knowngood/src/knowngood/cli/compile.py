@@ -37,7 +37,6 @@ WHEEL_LIST = "wheels.txt"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    shared_arguments.add_wheelhouse(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--package", metavar="NAME==VERSION", help="compile this release instead of what the cells need")
     what.add_argument("--sdist", metavar="FILE", help="compile this sdist instead; FILE#sha256=... checks it")
@@ -136,7 +135,7 @@ def find_wheel_list(project: Project) -> Path | None:
 
 def _compile_options(arguments: argparse.Namespace, project: Project) -> CompileOptions:
     return CompileOptions(
-        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
+        wheelhouse=wheelhouse.wheelhouse_folder(),
         memory_each=arguments.memory_per_job,
         jobs=arguments.jobs,
         renew=arguments.renew,

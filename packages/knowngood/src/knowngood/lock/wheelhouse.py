@@ -52,14 +52,9 @@ class WheelhouseWheel:
     """The version with its local part, as a lock pins it."""
 
 
-def wheelhouse_folder(option: str | None = None) -> Path:
-    """Return the wheelhouse: the option, else `KNOWNGOOD_WHEELHOUSE`, else a cache folder.
-
-    Raises `UsageError` when the option names no folder: every cell would silently become its twin without flash-attn.
-    """
-    name = option or os.environ.get("KNOWNGOOD_WHEELHOUSE")
-    if option and not Path(option).expanduser().is_dir():
-        raise UsageError(f"--wheelhouse {option}: there is no such folder")
+def wheelhouse_folder() -> Path:
+    """Return the folder of compiled wheels: what `KNOWNGOOD_WHEELHOUSE` names, else a cache folder."""
+    name = os.environ.get("KNOWNGOOD_WHEELHOUSE")
     return Path(name).expanduser().resolve() if name else cache_folder() / "wheelhouse"
 
 

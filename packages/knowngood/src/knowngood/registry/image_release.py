@@ -7,7 +7,6 @@ The tier is not a label: labels are part of the image whose digest the tier is a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -263,34 +262,6 @@ def _tool_versions(project: Project, cell: Cell, digest: str, inputs: str, engin
     if engine is None:
         return {"uv": build_inputs.uv_version()}
     return {"uv": build_inputs.uv_version(), "buildkit": engine.buildkit, "engine": engine.version}
-
-
-def published_digests_unchanged(project: Project, registry: Registry, cells: Iterable[Cell]) -> dict[str, str]:
-    """Return cell id -> digest of the cells whose current image the registry has under its tag.
-
-    No engine and no image is read: the digest comes from the record, committed or kept from the build, and the registry
-    gets one small request for each cell.
-    """
-    recipe = build_inputs.read_recipe_digest(project)
-    chosen = list(cells)
-    recorded = {str(cell): digest for cell in chosen if (digest := recorded_digest(project, cell, recipe))}
-    served = published_digests(project, registry, [cell for cell in chosen if str(cell) in recorded])
-    return {name: digest for name, digest in recorded.items() if served[name] == digest}
-
-
-def published_and_proven(
-    project: Project, registry: Registry, cells: Iterable[Cell]
-) -> dict[str, tuple[str, Evidence]]:
-    """Return cell id -> (digest, run) of the cells for which there is nothing to do.
-
-    The registry has their current image, and the newest run of it in `evidence/` passed.
-    """
-    finished = {}
-    chosen = {str(cell): cell for cell in cells}
-    for name, digest in published_digests_unchanged(project, registry, chosen.values()).items():
-        with contextlib.suppress(KnowngoodError):  # no good run of it is known here, so it is built and run
-            finished[name] = digest, read_release_proof(project, chosen[name], digest).newest
-    return finished
 
 
 def recorded_digest(project: Project, cell: Cell, recipe: str) -> str | None:

@@ -20,9 +20,6 @@ from knowngood.core.errors import UsageError
 from knowngood.images.matrix_plan import PlanInput
 from knowngood.lock.lock_tree import CellLock
 
-CI_WHEELHOUSE = "wheelhouse"
-"""The folder in a checkout that wheels are compiled into and taken from."""
-
 GITHUB_LIMIT = 256
 """The most jobs that the matrices of one workflow run may make together."""
 
@@ -66,9 +63,8 @@ class CiJob:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of the job's command: how to prove the cells, and where the wheels are."""
-        proof = ("--gpus", "--no-quick") if self.gpu else ()
-        return (*proof, "--wheelhouse", CI_WHEELHOUSE) if self.needs or self.stage is CiStage.WHEELS else proof
+        """The options of the job's command: how to prove the cells."""
+        return ("--gpus", "--no-quick") if self.gpu else ()
 
 
 PackagePin = tuple[str, str]

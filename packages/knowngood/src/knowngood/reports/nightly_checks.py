@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from knowngood.core import cell as cells
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.engine import container_engine as engines
-from knowngood.engine.container_engine import Engine, UnsuitableEngine
 from knowngood.evidence import run_evidence
-from knowngood.evidence.run_evidence import Evidence
+from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.images import verification
 from knowngood.images.verification import VerificationOutcome
 from knowngood.index.artefact import PackageIndex, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import wheelhouse
-from knowngood.registry import vulnerability_audit
+from knowngood.registry import image_release, vulnerability_audit
 from knowngood.reports import locked_files, nightly_locks
 from knowngood.reports.locked_files import IndexFile, IndexListing
 from knowngood.reports.nightly_report import (
@@ -47,21 +45,18 @@ _PARALLEL_REQUESTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChecks:
-    """Rebuilds cells and runs their suites, on the engine of this host or on another one."""
+    """Rebuilds cells and runs their suites on the engine of this host."""
 
     line: Pipeline | None
     """`None` when there is no engine; `lacking` then has the reason."""
     lacking: KnowngoodError | None = None
-    elsewhere: str | None = None
-    """The address of another engine, as in DOCKER_HOST."""
 
-    def rebuild(self, cell: str, notify: Notify, *, elsewhere: bool) -> CheckAttempt:
+    def rebuild(self, cell: str, notify: Notify) -> CheckAttempt:
         """Build the cell from nothing and compare the result with the committed record."""
         try:
-            line, where = self._line(elsewhere=elsewhere)
-            verdict = verification.verify_cell(line, cells.parse_cell(cell), notify, cold=False)
+            verdict = verification.verify_cell(self._required_line(), cells.parse_cell(cell), notify)
         except KnowngoodError as error:
-            return attempt_from_error(error, self._where(elsewhere=elsewhere))
+            return attempt_from_error(error)
         data: dict[str, Any] = {
             "outcome": str(verdict.outcome),
             "recorded": verdict.recorded,
@@ -72,42 +67,37 @@ class ImageChecks:
             names = ", ".join(item.name for item in verdict.differences)
             digests = f"{(verdict.rebuilt or '')[:19]} is not {(verdict.recorded or '')[:19]}"
             text = f"differs from the record: {names} ({digests})"
-            return CheckAttempt(domain=FaultDomain.IMAGE, text=text, where=where, data=data)
+            return CheckAttempt(domain=FaultDomain.IMAGE, text=text, data=data)
         if verdict.outcome is not VerificationOutcome.SAME:
             reason = verdict.note or "it has no image.json"
             data["unexamined"] = (
                 f"there is nothing to compare a rebuild with: {reason}; `knowngood build --record '{cell}'` records it"
             )
-        return CheckAttempt(domain=FaultDomain.NONE, text=(verdict.rebuilt or "")[:19], where=where, data=data)
+        return CheckAttempt(domain=FaultDomain.NONE, text=(verdict.rebuilt or "")[:19], data=data)
 
-    def suite(self, cell: str, notify: Notify, *, elsewhere: bool) -> CheckAttempt:
+    def suite(self, cell: str, notify: Notify) -> CheckAttempt:
         """Run the suite in the cell's image and keep the evidence; build the image first when the engine lacks it."""
         try:
-            line, where = self._line(elsewhere=elsewhere)
+            line = self._required_line()
             line = replace(line, options=replace(line.options, prove=True, force_smoke=True))
             result = line.run(cells.parse_cell(cell), notify)
         except KnowngoodError as error:
-            return attempt_from_error(error, self._where(elsewhere=elsewhere))
+            return attempt_from_error(error)
         run = run_evidence.load_evidence(result.evidence) if result.evidence else None
         if not isinstance(run, Evidence):
-            return attempt_from_error(result.error or KnowngoodError(str(run)), where)
+            return attempt_from_error(result.error or KnowngoodError(str(run)))
         verdict = run.report["verdict"]
         data = {
             "evidence": f"{run.cell}/{result.evidence.name if result.evidence else ''}",
             "image": run.image,
             "failing": next((item["id"] for item in run.report["checks"] if item["outcome"] == "fail"), ""),
         }
-        return CheckAttempt(domain=_fault_domain(verdict), text=str(verdict["text"]), where=where, data=data)
+        return CheckAttempt(domain=_fault_domain(verdict), text=str(verdict["text"]), data=data)
 
-    def _line(self, *, elsewhere: bool) -> tuple[Pipeline, str]:
+    def _required_line(self) -> Pipeline:
         if self.line is None:
             raise self.lacking or MissingError("no engine answers")
-        if not elsewhere or self.elsewhere is None:
-            return self.line, "here"
-        return replace(self.line, engine=find_engine_at(self.elsewhere)), self.elsewhere
-
-    def _where(self, *, elsewhere: bool) -> str:
-        return self.elsewhere if elsewhere and self.elsewhere else "here"
+        return self.line
 
 
 def _fault_domain(verdict: dict[str, Any]) -> FaultDomain:
@@ -116,25 +106,71 @@ def _fault_domain(verdict: dict[str, Any]) -> FaultDomain:
     return FaultDomain(verdict["domain"]) if verdict["domain"] in set(FaultDomain) else FaultDomain.IMAGE
 
 
-def find_engine_at(host: str) -> Engine:
-    """Return the engine at an address (as in DOCKER_HOST); `MissingError` when none there can build."""
-    with _docker_host(host):
-        engine = engines.find_system_engine()
-    if isinstance(engine, UnsuitableEngine):
-        raise MissingError(f"--elsewhere: {engine.reason}")
-    return engine
+def explain_failure(here: Project, cell: str, *, gpus: bool) -> NightlyFinding:
+    """Return what changed since a cell that fails passed in an image, with a GPU or without one.
+
+    Args:
+        here: the checkout; the newest failed run is in its evidence.
+        cell: the id of the cell.
+        gpus: whether the failed run was on a GPU.
+    """
+    runs = [
+        run
+        for path in sorted((here.evidence / cell).glob("*.json"))
+        if isinstance(run := run_evidence.load_evidence(path), Evidence)
+    ]
+    good_run = find_last_passing_run(runs, gpus=gpus)
+    failed_run = max((run for run in runs if not run.ok), key=lambda run: run.when, default=None)
+    if good_run is None:
+        text = "there is no evidence of a good run to compare with"
+        return _suite_finding(cell, "never-green", NightlySeverity.INFO, text)
+    day = good_run.when[:10]
+    if failed_run is not None and good_run.image is not None and good_run.image == failed_run.image:
+        other = ", ".join(list_environment_changes(good_run, failed_run)) or "nothing that is recorded"
+        text = f"this very image passed on {day}; changed since: {other}; suspect the host"
+        return _suite_finding(cell, "same-image", NightlySeverity.WARNING, text)
+    locked = image_release.require_lock(here, cells.parse_cell(cell)).distributions
+    if changes := list_package_changes(good_run, {item.name: item.version for item in locked}):
+        text = f"changed since it passed on {day}: {', '.join(changes)}"
+        return _suite_finding(cell, "changed-packages", NightlySeverity.WARNING, text)
+    return _suite_finding(cell, "same-lock", NightlySeverity.INFO, f"its packages are those of the good run of {day}")
 
 
-@contextlib.contextmanager
-def _docker_host(host: str) -> Iterator[None]:
-    before = os.environ.get("DOCKER_HOST")
-    os.environ["DOCKER_HOST"] = host
-    try:
-        yield
-    finally:
-        del os.environ["DOCKER_HOST"]
-        if before is not None:
-            os.environ["DOCKER_HOST"] = before
+def find_last_passing_run(runs: Sequence[Evidence], *, gpus: bool) -> Evidence | None:
+    """Return the newest good run in an image, with a GPU or without one."""
+    where = RunPlace.CONTAINER_GPU if gpus else RunPlace.CONTAINER_CPU
+    return max((run for run in runs if run.ok and run.where is where), key=lambda run: run.when, default=None)
+
+
+def list_environment_changes(good: Evidence, failed: Evidence) -> list[str]:
+    """Return what differs between two runs apart from their packages: the suite, and attributes of the node."""
+    changes = ["the smoke suite"] if good.suite != failed.suite else []
+    for name in sorted(good.node.keys() | failed.node.keys()):
+        before, after = good.node.get(name), failed.node.get(name)
+        if before != after:
+            changes.append(f"the node's {name} ({before} -> {after})")
+    return changes
+
+
+def list_package_changes(good: Evidence, locked: Mapping[str, str]) -> list[str]:
+    """Return the packages that a lock (name -> version) has in other releases than were installed in a good run.
+
+    An installed version that differs from the locked one in its local part only is the same release.
+    """
+    installed = good.report.get("environment", {}).get("distributions") or {}
+    before = {str(canonicalize_name(name)): str(version).partition("+")[0] for name, version in installed.items()}
+    after = {name: version.partition("+")[0] for name, version in locked.items()}
+    return [
+        f"{name} {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _suite_finding(cell: str, kind: str, severity: NightlySeverity, text: str) -> NightlyFinding:
+    return NightlyFinding(
+        check=NightlyCheck.SUITE, kind=kind, severity=severity, subject=cell, text=f"{cell}: {text}", cells=(cell,)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

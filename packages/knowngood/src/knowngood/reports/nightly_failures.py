@@ -11,7 +11,6 @@ from knowngood.reports.nightly_report import (
     NightlyResult,
     NightlySeverity,
     ResultState,
-    findings_exit_code,
 )
 
 _JUDGED_ANEW = frozenset({"not-current", "nothing-examined", UNUSABLE_HISTORY})
@@ -21,11 +20,6 @@ _JUDGED_ANEW = frozenset({"not-current", "nothing-examined", UNUSABLE_HISTORY})
 def find_newest_report(reports: Iterable[NightlyReport], date: str) -> NightlyReport | None:
     """Return the newest report up to this date, that of an earlier run on the same date included."""
     return max((report for report in reports if report.date <= date), key=lambda report: report.date, default=None)
-
-
-def is_red(report: NightlyReport) -> bool:
-    """Return whether a report says that something failed; what its findings say counts, not only its exit code."""
-    return 1 in (report.exit, findings_exit_code(report.findings))
 
 
 def keep_open_failures(

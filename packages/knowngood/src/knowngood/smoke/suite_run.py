@@ -365,9 +365,7 @@ def wait_for_suite(container: Container, options: SuiteOptions, log: Path, notif
     log.write_bytes(container.logs())
     container.reload()
     if container.attrs["State"].get("OOMKilled"):
-        raise KnowngoodError(
-            f"the suite was killed because it used more than {options.memory} of memory; raise --memory (log: {log})"
-        )
+        raise KnowngoodError(f"the suite was killed because it used more than {options.memory} of memory (log: {log})")
     if status["StatusCode"] in TIMED_OUT:
         kept = keep_unfinished_report(read_container_report(container), log)
         raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log}{kept})")

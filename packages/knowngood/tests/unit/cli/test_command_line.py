@@ -128,7 +128,6 @@ def test_text_without_credentials_stays(text):
         ["publish", "--to", "https://alice:s3cr3t@registry.example/x"],
         ["publish", "--verify", "alice:s3cr3t@registry.example/x:a"],
         ["publish", "--verify", "s3cr3t@registry.example/x:a"],
-        ["build-matrix", "--published", "alice:s3cr3t@registry.example/x"],
         ["export", FA4, "--format", "devcontainer", "--image", "alice:s3cr3t@registry.example/x:a"],
         ["export", FA4, "--format", "pylock", "--output", "pylock.toml"],
         ["cells", "--catalog", "http://alice:s3cr3t@127.0.0.1:9/catalog.json"],
@@ -159,10 +158,8 @@ def test_a_password_before_a_host_is_found_without_a_scheme(text):
         [],
         ["cells", "--nonsense"],
         ["cells", "--js"],
-        ["build-matrix", "--timeout", "0"],
-        ["build-matrix", "--timeout", "soon"],
-        ["build-matrix", "--memory", "lots"],
-        ["build-matrix", "--memory", "12"],
+        ["smoke", "run", "--timeout", "0"],
+        ["smoke", "run", "--timeout", "soon"],
         ["engine", "sideways"],
     ],
 )
@@ -449,10 +446,6 @@ def test_no_engine_is_exit_4(call, monkeypatch):
     assert err == "knowngood: no engine answers; install Docker\n"
 
 
-def test_a_wheelhouse_that_is_not_there_is_exit_2(call, home):
-    assert call("build", "--wheelhouse", str(home.root / "none"))[0] == 2
-
-
 def test_a_closed_output_pipe_is_no_traceback(home):
     script = "import sys; from knowngood.cli.main import main; sys.exit(main(['cells']))"
     reader = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.close()"], stdin=subprocess.PIPE)
@@ -485,7 +478,6 @@ def test_a_terminal_without_the_characters_is_no_traceback(home, words):
 def test_every_command_takes_json(command):
     needed = {
         "api": ["trl.SFTTrainer"],
-        "bisect": ["good.txt", "bad.txt", "true"],
         "certify": ["gemma2"],
         "engine": ["up"],
         "keys": ["show"],
@@ -594,7 +586,7 @@ def test_every_command_is_completed(capsys, shell):
         main.main(["--completion", shell])
     out = capsys.readouterr().out
     assert all(re.search(rf"\b{name}\b", out) for name in main.COMMANDS)
-    assert "compiled wheels" in out or shell == "bash"  # zsh and fish show the help of options
+    assert "processors" in out or shell == "bash"  # zsh and fish show the help of options
 
 
 def test_bash_completes_commands_and_options_of_words(capsys, tmp_path):

@@ -181,10 +181,10 @@ def test_a_github_matrix_is_one_line_and_knows_its_runners(capsys):
     assert text.count("\n") == 1
     (item,) = json.loads(text)["include"]
     assert item["runner"] == ["self-hosted", "gpu", "sm_90"]
-    assert item["options"] == "--gpus --no-quick --wheelhouse wheelhouse"
+    assert item["options"] == "--gpus --no-quick"
     (elsewhere,) = json.loads(plan(capsys, "cells", "--jobs", "images", "--gpus", "sm_100", samples.FA2))["include"]
     assert elsewhere["runner"] == ["ubuntu-24.04"]
-    assert elsewhere["options"] == "--wheelhouse wheelhouse"
+    assert elsewhere["options"] == ""
 
 
 @pytest.mark.usefixtures("locked")
