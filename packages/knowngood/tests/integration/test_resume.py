@@ -109,13 +109,6 @@ def test_two_runs_at_once_build_a_cell_once_and_say_who_is_at_it(here):
     assert any(f"(process {run.pid} on " in said for run, (_, _, said) in zip(runs, reversed(came_out), strict=True))
 
 
-def test_several_cells_at_once_in_processes_of_their_own(here):
-    code, document, said = finished(small.command(here, "build", "*", "--jobs", "2", "--json"))
-    assert code == 0, said
-    assert {item["id"] for item in document["cells"]} == {str(cell) for cell in here.matrix.cells}
-    assert all(item["status"] == "built" for item in document["cells"])
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_in_a_checkout_that_cannot_be_written_a_current_lock_is_built_and_a_stale_one_is_said(here):
     first, second = map(str, here.matrix.cells)

@@ -9,7 +9,7 @@ import pytest
 import small
 
 from knowngood.images import pipeline, verification
-from knowngood.images.cell_tasks import CellStatus
+from knowngood.images.pipeline import CellStatus
 from knowngood.images.verification import VerificationOutcome
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine
 from knowngood.images import build_survey
-from knowngood.images.cell_tasks import DISK_PER_BYTE
+from knowngood.images.free_resources import DISK_PER_BYTE
 from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
 from knowngood.launch.cell_verdict import CellVerdicts
 from knowngood.lock import wheelhouse

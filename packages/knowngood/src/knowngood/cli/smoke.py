@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from knowngood.cli import run_image, shared_arguments
-from knowngood.cli.build_matrix import BuildOrder, SuiteStep, build_cells
+from knowngood.cli.build_matrix import BuildOrder, build_cells
 from knowngood.cli.main import Answer, Word
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import parse_cell
@@ -93,7 +93,7 @@ def _configure_job(parser: argparse.ArgumentParser) -> None:
 def run_in_images(arguments: argparse.Namespace) -> Answer:
     """Build the images that are not there, and run the suite in each, also where there is good evidence already."""
     options = shared_arguments.suite_options_from_arguments(arguments)
-    return build_cells(BuildOrder(select=arguments.select), suite=SuiteStep(options=options, again=True))
+    return build_cells(BuildOrder(select=arguments.select), suite=options, again=True)
 
 
 def run_here(arguments: argparse.Namespace) -> Answer:
