@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     elif form is ExportFormat.DEVCONTAINER:
         text = lock_exports.render_devcontainer(locked, image or f"knowngood:{locked.cell}")
     else:
-        text = lock_exports.render_apptainer_definition(locked, image_release.read_base_source(project, locked), image)
+        text = lock_exports.render_apptainer_definition(locked, image_release.require_base_lock(project, locked), image)
     document = {"id": str(locked.cell), "format": str(form), "file": arguments.output}
     if arguments.output:
         write_atomically(Path(arguments.output), text)

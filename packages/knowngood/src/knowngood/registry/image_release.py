@@ -156,11 +156,8 @@ def require_lock(project: Project, cell: Cell) -> CellLock:
     return locked
 
 
-def read_base_source(project: Project, locked: CellLock) -> PackagesLock | str:
-    """Return the base of a cell: the lock of a bootstrapped base, or the name of an image that is pulled."""
-    entry = project.matrix.find_base(locked.base)
-    if entry.image:
-        return entry.image
+def require_base_lock(project: Project, locked: CellLock) -> PackagesLock:
+    """Return the committed lock of a cell's base."""
     path = base_image.packages_lock_path(project, locked.base)
     if not path.exists():
         raise KnowngoodError(f"base {locked.base} has no {path}; run `knowngood lock --base {locked.base}`")
@@ -171,7 +168,7 @@ def render_cell_sbom(project: Project, cell: Cell) -> str:
     """Return the SBOM of a cell from committed files alone."""
     locked = require_lock(project, cell)
     return bill_of_materials.render_sbom(
-        locked, read_base_source(project, locked), bill_of_materials.load_licences(project.root)
+        locked, require_base_lock(project, locked), bill_of_materials.load_licences(project.root)
     )
 
 
@@ -212,7 +209,7 @@ def prepare_release(
     Raises `KnowngoodError` when the cell has no lock, its newest run did not pass, or matrix.yaml wants a higher tier.
     """
     locked = require_lock(project, cell)
-    base = read_base_source(project, locked)
+    base = require_base_lock(project, locked)
     inputs = _image_inputs(project, locked)
     proof = read_release_proof(project, cell, digest)
     proof.require_tier(project.matrix.publish)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from knowngood.core import cell as cells
+from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.evidence import run_evidence
@@ -19,9 +19,9 @@ from knowngood.images.verification import VerificationOutcome
 from knowngood.index.artefact import PackageIndex, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import wheelhouse
+from knowngood.lock.cell_lock import Distribution
 from knowngood.registry import image_release, vulnerability_audit
-from knowngood.reports import locked_files, nightly_locks
-from knowngood.reports.locked_files import IndexFile, IndexListing
+from knowngood.reports import nightly_locks
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.images.pipeline import Pipeline
-    from knowngood.lock.cell_lock import Distribution
     from knowngood.project.checkout import Project
     from knowngood.registry.vulnerability_audit import AuditReport as Audited
 
@@ -54,7 +53,7 @@ class ImageChecks:
     def rebuild(self, cell: str, notify: Notify) -> CheckAttempt:
         """Build the cell from nothing and compare the result with the committed record."""
         try:
-            verdict = verification.verify_cell(self._required_line(), cells.parse_cell(cell), notify)
+            verdict = verification.verify_cell(self._required_line(), parse_cell(cell), notify)
         except KnowngoodError as error:
             return attempt_from_error(error)
         data: dict[str, Any] = {
@@ -80,7 +79,7 @@ class ImageChecks:
         try:
             line = self._required_line()
             line = replace(line, options=replace(line.options, prove=True, force_smoke=True))
-            result = line.run(cells.parse_cell(cell), notify)
+            result = line.run(parse_cell(cell), notify)
         except KnowngoodError as error:
             return attempt_from_error(error)
         run = run_evidence.load_evidence(result.evidence) if result.evidence else None
@@ -129,7 +128,7 @@ def explain_failure(here: Project, cell: str, *, gpus: bool) -> NightlyFinding:
         other = ", ".join(list_environment_changes(good_run, failed_run)) or "nothing that is recorded"
         text = f"this very image passed on {day}; changed since: {other}; suspect the host"
         return _suite_finding(cell, "same-image", NightlySeverity.WARNING, text)
-    locked = image_release.require_lock(here, cells.parse_cell(cell)).distributions
+    locked = image_release.require_lock(here, parse_cell(cell)).distributions
     if changes := list_package_changes(good_run, {item.name: item.version for item in locked}):
         text = f"changed since it passed on {day}: {', '.join(changes)}"
         return _suite_finding(cell, "changed-packages", NightlySeverity.WARNING, text)
@@ -173,6 +172,76 @@ def _suite_finding(cell: str, kind: str, severity: NightlySeverity, text: str) -
     )
 
 
+LockedCells = Mapping[str, Sequence[Distribution]]
+"""Cell to the distributions that it locks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexFile:
+    """A file as the index lists it."""
+
+    sha256: str
+    """Empty when the index states none."""
+    yanked: bool
+
+
+IndexListing = Mapping[str, IndexFile]
+"""The files of one project, by name."""
+
+
+def list_locked_files(locks: LockedCells) -> dict[Distribution, tuple[str, ...]]:
+    """Return every locked file, with the cells that lock it."""
+    cells_by_file: dict[Distribution, list[str]] = {}
+    for cell, distributions in locks.items():
+        for item in distributions:
+            cells_by_file.setdefault(item, []).append(cell)
+    return {item: tuple(cells) for item, cells in sorted(cells_by_file.items())}
+
+
+def judge_locked_files(locks: LockedCells, listings: Mapping[str, IndexListing | str]) -> list[NightlyFinding]:
+    """Return what is wrong with the locked files.
+
+    `listings` has the files of each project, or a text with the reason why they could not be read. Projects with the
+    same reason are one finding.
+    """
+    findings = []
+    for item, cells in list_locked_files(locks).items():
+        listing = listings.get(item.name)
+        if listing is not None and not isinstance(listing, str):
+            findings += [_files_finding(*defect, cells) for defect in _judge_file(item, listing.get(item.file))]
+    by_reason: dict[str, list[str]] = {}
+    for project, listing in sorted(listings.items()):
+        if isinstance(listing, str):
+            by_reason.setdefault(listing.replace(project, "it"), []).append(project)
+    for reason, projects in by_reason.items():
+        names = ", ".join(projects[:3]) + (f" and {len(projects) - 3} more" if len(projects) > 3 else "")
+        findings.append(_files_finding("unanswered", NightlySeverity.UNKNOWN, projects[0], f"{names}: {reason}", ()))
+    return findings
+
+
+def _judge_file(item: Distribution, listed: IndexFile | None) -> Iterable[tuple[str, NightlySeverity, str, str]]:
+    """Yield the kind, severity, subject and text of each defect of a file."""
+    if listed is None:
+        text = f"{item.file} is gone from the index: a build from nothing would fail"
+        yield "gone", NightlySeverity.ERROR, item.file, text
+    elif listed.sha256 and listed.sha256 != item.sha256:
+        text = f"{item.file} has another hash: locked {item.sha256[:12]}, the index has {listed.sha256[:12]}"
+        yield "hash-changed", NightlySeverity.ERROR, item.file, text
+    elif not listed.sha256:
+        yield "no-hash", NightlySeverity.UNKNOWN, item.file, f"{item.file}: the index states no hash for it"
+    if listed and listed.yanked:
+        text = f"{item.name} {item.version} was withdrawn (yanked); {item.file} can still be installed by its hash"
+        yield "yanked", NightlySeverity.ERROR, item.file, text
+
+
+def _files_finding(
+    kind: str, severity: NightlySeverity, subject: str, text: str, cells: tuple[str, ...]
+) -> NightlyFinding:
+    return NightlyFinding(
+        check=NightlyCheck.FILES, kind=kind, severity=severity, subject=subject, text=text, cells=cells
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class LockedFilesCheck:
     """Compares the locked files with the package index, with one request a project."""
@@ -186,7 +255,7 @@ class LockedFilesCheck:
         """Check every locked file; a wheel that was compiled here is checked in the wheelhouse, if it is there."""
         read = nightly_locks.read_nightly_locks(self.here, self.cells)
         locks = {str(cell): lock.distributions for cell, lock in read.locks.items()}
-        locked = locked_files.list_locked_files(locks)
+        locked = list_locked_files(locks)
         compiled_here = [item for item in locked if item.made_here]
         projects = sorted({item.name for item in locked if not item.made_here})
         notify(f"reading {len(projects)} projects of the index")
@@ -195,7 +264,7 @@ class LockedFilesCheck:
             listings = dict(zip(projects, pool.map(lambda name: _read_listing(source, name), projects), strict=True))
         findings = [
             *read.findings(NightlyCheck.FILES),
-            *locked_files.judge_locked_files(locks, listings),
+            *judge_locked_files(locks, listings),
             *(finding for item in compiled_here for finding in self._judge_compiled_wheel(item, locked[item])),
         ]
         absent = sum(item.kind == "not-compared" for item in findings)

@@ -19,7 +19,7 @@ from knowngood.evidence import run_evidence
 from knowngood.images import build_inputs, build_survey, dockerfile, pipeline
 from knowngood.lock import wheelhouse
 from knowngood.registry import image_release
-from knowngood.reports import nightly_failures, nightly_folder, nightly_locks, nightly_plan, nightly_report
+from knowngood.reports import nightly_folder, nightly_locks, nightly_plan, nightly_report
 from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck, explain_failure
 from knowngood.reports.nightly_report import (
     NightlyCheck,
@@ -104,7 +104,7 @@ class PreparedNightly:
                 keep=lambda result: progress.keep(result, started),
                 done=progress.done,
             )
-            made = nightly_failures.keep_open_failures(execution.run(reporter), self.newest, self.here.matrix.entries)
+            made = nightly_folder.keep_open_failures(execution.run(reporter), self.newest, self.here.matrix.entries)
             results = [nightly_report.date_findings(result, self.last, self.date) for result in made]
         return NightlyReport(
             schema="knowngood/nightly/1",
@@ -182,7 +182,7 @@ def prepare_nightly(here: Project, request: NightlyRequest, notify: Notify) -> P
         checks=checks,
         node=node,
         last=last,
-        newest=nightly_failures.find_newest_report(reports, now.date().isoformat()),
+        newest=nightly_folder.find_newest_report(reports, now.date().isoformat()),
         notes=notes,
     )
 

@@ -148,7 +148,9 @@ def test_a_retired_word_names_a_successor_that_is_there(retired, capsys):
         (["lock", "--base", "debian12", "--upgrade"], "--upgrade does nothing with --base"),
         (["publish", "--verify", "x/y:z", "--no-aliases"], "--no-aliases does nothing with --verify"),
         pytest.param(
-            ["harvest", "--atlas", "--refresh"], "--refresh does nothing with --atlas", marks=pytest.mark.whole
+            ["harvest", "--atlas", "--refresh"],
+            "--refresh belongs to a harvest",
+            marks=pytest.mark.whole,
         ),
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
         (["smoke", "here", FA4, "--again"], "unrecognized arguments: --again"),

@@ -249,13 +249,6 @@ class TestDocuments:
         }
         assert len(serial) == 1
 
-    def test_a_base_that_is_pulled_is_in_both(self, lock_of):
-        image = "registry.example/base@" + DIGEST
-        found = json.loads(bill_of_materials.render_sbom(lock_of(FA0), image, {}))
-        assert [item["hashes"] for item in found["components"] if item["type"] == "container"]
-        named = json.loads(provenance.render_provenance(lock_of(FA0), image, BUILT))["predicate"]["buildDefinition"]
-        assert named["resolvedDependencies"][1]["digest"] == {"sha256": "d" * 64}
-
     def test_bill_of_a_committed_cell_needs_nothing_else(self, home, lock_of, capsys):
         lock_of(FA0)
         folder = home.root / "docker/bases/debian12"

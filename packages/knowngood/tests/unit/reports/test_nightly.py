@@ -11,9 +11,8 @@ import pytest
 
 from knowngood.core.errors import KnowngoodError, MissingError, NetworkError, UnknownError, UsageError
 from knowngood.evidence.run_evidence import Evidence, RunPlace
-from knowngood.reports import locked_files, nightly_checks, nightly_folder, nightly_plan, nightly_report, nightly_tasks
-from knowngood.reports.locked_files import IndexFile
-from knowngood.reports.nightly_checks import ImageChecks, vulnerability_findings
+from knowngood.reports import nightly_checks, nightly_folder, nightly_plan, nightly_report, nightly_tasks
+from knowngood.reports.nightly_checks import ImageChecks, IndexFile, vulnerability_findings
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -72,12 +71,12 @@ LOCKS = {FA4: [WHEEL, distribution("torch", "2.11.0")], FA2: [WHEEL]}
 class TestFiles:
     def listing(self, **changes):
         found = {
-            item.file: IndexFile(sha256=item.sha256, yanked=False) for item in locked_files.list_locked_files(LOCKS)
+            item.file: IndexFile(sha256=item.sha256, yanked=False) for item in nightly_checks.list_locked_files(LOCKS)
         }
         return {name: found | changes.get(name, {}) for name in ("numpy", "torch")}
 
     def kinds(self, listing):
-        return [(item.kind, item.severity, item.cells) for item in locked_files.judge_locked_files(LOCKS, listing)]
+        return [(item.kind, item.severity, item.cells) for item in nightly_checks.judge_locked_files(LOCKS, listing)]
 
     def test_all_is_there(self):
         assert self.kinds(self.listing()) == []
@@ -103,7 +102,7 @@ class TestFiles:
 
     def test_unread_projects_are_one_finding_for_each_reason(self):
         listing = {name: f"the registry does not answer for {name}" for name in ("numpy", "torch")}
-        (found,) = locked_files.judge_locked_files(LOCKS, listing)
+        (found,) = nightly_checks.judge_locked_files(LOCKS, listing)
         assert (found.kind, found.severity) == ("unanswered", "unknown")
         assert found.text == "numpy, torch: the registry does not answer for it"
 

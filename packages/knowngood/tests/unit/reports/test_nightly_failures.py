@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.reports.nightly_failures import find_newest_report, keep_open_failures
+from knowngood.reports.nightly_folder import find_newest_report, keep_open_failures
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
