@@ -1,4 +1,4 @@
-"""`knowngood engine up|down|status|env|warm|prune`: the engine, and what is kept for runs."""
+"""`knowngood engine up|down|status|env|prune`: the engine, and what is kept for runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer, Word
 from knowngood.cli.progress import report_progress
-from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.errors import MissingError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine, embedded_engine
 from knowngood.engine.container_engine import Engine
 
 if TYPE_CHECKING:
-    from knowngood.launch.kernel_pack import KernelPack
     from knowngood.launch.stored_data import StoredItem
 
 
@@ -69,47 +68,6 @@ def _document(engine: Engine) -> dict[str, object]:
     return {name: getattr(engine, name) for name in ("host", "version", "buildkit", "containerd_store", "embedded")}
 
 
-def _configure_warm(parser: argparse.ArgumentParser) -> None:
-    from knowngood.cli import run_cell
-
-    run_cell.add_optional_select(parser)
-
-
-def warm_kernels(arguments: argparse.Namespace) -> Answer:
-    """Make a pack of the kernels of the selected cell, or the best one, and keep it.
-
-    Raises `KnowngoodError` when the cell is for another GPU than this machine has.
-    """
-    from knowngood.cli import run_cell
-    from knowngood.launch import image_access, kernel_store, warm_up
-
-    running = container_engine.find_running_engine(builds=False)
-    chosen = run_cell.choose_cell_for_machine(run_cell.CellRequest(select=arguments.select), running)
-    project, cell, machine = chosen.project, chosen.choice.cell, kernel_store.describe_machine(chosen.nvidia)
-    if machine.capability and machine.capability != cell.gpu:
-        raise KnowngoodError(
-            f"{cell} is for {cell.gpu}, and this machine has {machine.gpu} ({machine.capability}); kernels are "
-            "compiled on the GPU that they are for"
-        )
-    with report_progress(str(cell)) as notify:
-        engine = container_engine.ensure_engine(notify=notify, builds=False)
-        image = image_access.find_recorded_image(project, cell, engine, notify)
-        image = image or image_access.fetch_cell_image(project, cell, engine, notify, notify)
-        digest = image_access.name_recorded_image(project, cell, image.digest)
-        pack = warm_up.make_kernel_pack(cell, image.name, digest, machine, engine, notify)
-    path = kernel_store.save_kernel_pack(pack)
-    size = f"{len(pack.files)} files, {format_bytes(len(pack.data))}"
-    return Answer(0, {**pack.document(), "path": str(path)}, f"{_seconds_text(pack)}\n{path}: {size}")
-
-
-def _seconds_text(pack: KernelPack) -> str:
-    rows = []
-    for name, values in pack.seconds.items():
-        cold, warm = (f"{values[key]:.1f} s" if key in values else "-" for key in ("cold", "warm"))
-        rows.append([name, cold, warm, str(values.get("problem", ""))[:90]])
-    return f"{pack.cell} on {pack.machine.gpu}\n" + format_table(["first step of", "cold", "warm", ""], rows)
-
-
 def _configure_prune(parser: argparse.ArgumentParser) -> None:
     from knowngood.launch import stored_data
 
@@ -156,9 +114,6 @@ WORDS = {
     "down": Word("remove the embedded engine and all that it stored", remove_engine, _configure_down),
     "status": Word("describe the engine that runs", show_engine),
     "env": Word('print shell lines, for eval "$(knowngood engine env)"', show_environment),
-    "warm": Word(
-        "compile a cell's kernels on this machine's GPU once, and keep them for `run`", warm_kernels, _configure_warm
-    ),
     "prune": Word(
         "list what can be made again and how much it takes, and remove it with --yes",
         prune_stored_data,

@@ -121,7 +121,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "engine": Command(
         "facts",
-        "start, describe or remove the embedded engine, warm the kernels for `run`, prune what is kept",
+        "start, describe or remove the embedded engine, prune what is kept",
         "engine prune --yes",
     ),
 }
@@ -154,8 +154,7 @@ RETIRED = {
     "smoke --processes": "is now `knowngood smoke parallel`",
     "--prove": "is now `knowngood smoke run`, before the program",
     "verify --cold": "is now KNOWNGOOD_CACHE, which names an empty folder",
-    "warm": "is now `knowngood engine warm`",
-    "warm --list": "is now `knowngood engine prune`, which lists kernels too",
+    "warm": "is gone; the first run with an image compiles its kernels, and its cache volume keeps them",
 }
 """A command, an option, or both, that are no longer there -> what took their place; named for one release."""
 

@@ -168,9 +168,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     _remove_abandoned(engine, container.user)
     image = run_image.get_cell_image(project, choice.cell, engine)
     container = replace(container, image=run_image.add_to_image(project, choice.cell, image, additions).name)
-    from knowngood.launch import kernel_store
-
-    kernel_store.deliver_kernels(project, choice.cell, image, engine, container, nvidia, print_notice)
     return become_program(engine, container)
 
 

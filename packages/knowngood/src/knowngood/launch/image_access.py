@@ -40,15 +40,6 @@ def recorded_reference(project: Project, cell: Cell, repositories: Sequence[str]
     return f"{Repository.parse(repositories[0])}@{record.manifest.digest}" if record and repositories else ""
 
 
-def name_recorded_image(project: Project, cell: Cell, digest: str) -> str:
-    """Return the manifest's digest of a cell's image that an engine knows by `digest`, as far as the record names it.
-
-    An engine with the classic store knows an image by its configuration.
-    """
-    record = project.tree.load_record(cell)
-    return record.manifest.digest if record and digest == record.config.digest else digest
-
-
 def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: Notify) -> RunnableImage | None:
     """Return the engine's image of a cell, `None` when there is none or when it is not the recorded one."""
     name = f"knowngood:{cell}"
