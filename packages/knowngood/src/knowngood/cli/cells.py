@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.engine import container_engine
     from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE, describe_unsigned_run
     from knowngood.launch.cell_verdict import CellVerdicts
-    from knowngood.smoke.suite_files import has_suite, hash_suite
-    from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
+    from knowngood.smoke.suite_files import find_cell_suite, has_suite, has_trainer_checks, hash_suite
 
     project = find_project()
     matrix = _load_matrix(project)

@@ -29,7 +29,7 @@ from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
 from knowngood.smoke import cluster_jobs, predictions, suite_run
 from knowngood.smoke.cluster_jobs import Scheduler
-from knowngood.smoke.trainer_suite import find_cell_suite
+from knowngood.smoke.suite_files import find_cell_suite
 
 
 def complete_words(words: Sequence[str]) -> list[str]:

@@ -36,7 +36,7 @@ from knowngood.lock import cell_locking
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project import core_facts
 from knowngood.project.checkout import Project
-from knowngood.smoke import suite_files, suite_run, trainer_suite
+from knowngood.smoke import suite_files, suite_run
 from knowngood.smoke.predictions import load_predictions, predictions_for_cell
 from knowngood.smoke.suite_command import SuiteOptions
 
@@ -287,7 +287,7 @@ class Pipeline:
         self, cell: Cell, image: Image, earlier: Sequence[Evidence], notify: Notify
     ) -> tuple[Path | None, Evidence]:
         """Return evidence for the image on this machine: a good earlier run, or that of a new run with its path."""
-        folder = trainer_suite.find_cell_suite(self.project, cell)
+        folder = suite_files.find_cell_suite(self.project, cell)
         if not self.options.force_smoke and (evidence := self._find_good_evidence(cell, earlier, folder)):
             return None, evidence
         place = suite_run.SuiteContainer(

@@ -27,7 +27,7 @@ from knowngood.registry import attachments, bill_of_materials, provenance, suite
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import immutable_tag
 from knowngood.registry.publication import ImageRelease
-from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
+from knowngood.smoke.suite_files import find_cell_suite, has_trainer_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -21,7 +21,6 @@ from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import wheelhouse
 from knowngood.lock.cell_lock import Distribution
 from knowngood.registry import image_release, vulnerability_audit
-from knowngood.reports import nightly_locks
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.images.pipeline import Pipeline
+    from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
     from knowngood.registry.vulnerability_audit import AuditReport as Audited
 
@@ -253,7 +253,7 @@ class LockedFilesCheck:
 
     def __call__(self, notify: Notify) -> NightlyResult:
         """Check every locked file; a wheel that was compiled here is checked in the wheelhouse, if it is there."""
-        read = nightly_locks.read_nightly_locks(self.here, self.cells)
+        read = read_nightly_locks(self.here, self.cells)
         locks = {str(cell): lock.distributions for cell, lock in read.locks.items()}
         locked = list_locked_files(locks)
         compiled_here = [item for item in locked if item.made_here]
@@ -316,7 +316,7 @@ class AuditCheck:
 
     def __call__(self, notify: Notify) -> NightlyResult:
         """Return the vulnerabilities that docker/audit.yaml does not accept, and how many of them are new."""
-        read = nightly_locks.read_nightly_locks(self.here, self.cells)
+        read = read_nightly_locks(self.here, self.cells)
         try:
             audited, wheels = vulnerability_audit.audit_cells(self.here, read.cells, notify)
         except MissingError as error:
@@ -357,3 +357,49 @@ def _unanswered_finding(reason: str, severity: NightlySeverity) -> NightlyFindin
     return NightlyFinding(
         check=NightlyCheck.AUDIT, kind="unanswered", severity=severity, subject=reason[:40], text=reason
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightlyLocks:
+    """The locks of some cells, and for each cell without a usable lock the reason."""
+
+    locks: dict[Cell, CellLock] = field(default_factory=dict)
+    defects: dict[Cell, str] = field(default_factory=dict)
+    """Cell to the sentence that says why its lock cannot be used."""
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """The cells whose locks can be used."""
+        return list(self.locks)
+
+    @property
+    def key(self) -> str:
+        """A text that changes with every lock, and with every reason why one cannot be used."""
+        states = {str(cell): lock.digest for cell, lock in self.locks.items()}
+        states |= {str(cell): reason for cell, reason in self.defects.items()}
+        return "\n".join(f"{cell} {state}" for cell, state in sorted(states.items()))
+
+    def findings(self, check: NightlyCheck) -> list[NightlyFinding]:
+        """Return an error for each lock that cannot be used: the check could not look at anything of its cell."""
+        return [
+            NightlyFinding(
+                check=check,
+                kind="lock-unreadable",
+                severity=NightlySeverity.ERROR,
+                subject=str(cell),
+                text=reason if str(cell) in reason else f"{cell}: {reason}",
+                cells=(str(cell),),
+            )
+            for cell, reason in self.defects.items()
+        ]
+
+
+def read_nightly_locks(here: Project, cells: Iterable[Cell]) -> NightlyLocks:
+    """Read the committed locks of cells; a cell that was never locked, or whose lock is damaged, is a defect."""
+    read = NightlyLocks()
+    for cell in cells:
+        try:
+            read.locks[cell] = image_release.require_lock(here, cell)
+        except KnowngoodError as error:
+            read.defects[cell] = str(error)
+    return read

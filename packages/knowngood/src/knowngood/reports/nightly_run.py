@@ -19,7 +19,7 @@ from knowngood.evidence import run_evidence
 from knowngood.images import build_inputs, build_survey, dockerfile, pipeline
 from knowngood.lock import wheelhouse
 from knowngood.registry import image_release
-from knowngood.reports import nightly_folder, nightly_locks, nightly_plan, nightly_report
+from knowngood.reports import nightly_checks, nightly_folder, nightly_plan, nightly_report
 from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck, explain_failure
 from knowngood.reports.nightly_report import (
     NightlyCheck,
@@ -31,12 +31,12 @@ from knowngood.reports.nightly_report import (
 )
 from knowngood.reports.nightly_tasks import NightlyChecks, NightlyExecution, ProjectCheck, TaskReporter
 from knowngood.smoke import suite_command, suite_files, suite_run
-from knowngood.smoke.trainer_suite import find_cell_suite
+from knowngood.smoke.suite_files import find_cell_suite
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
     from knowngood.project.checkout import Project
-    from knowngood.reports.nightly_locks import NightlyLocks
+    from knowngood.reports.nightly_checks import NightlyLocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ def prepare_nightly(here: Project, request: NightlyRequest, notify: Notify) -> P
     if not request.checks & {NightlyCheck.REBUILD, NightlyCheck.SUITE}:
         refused = []
     settings = request.settings()
-    project_key = _project_key(planned, nightly_locks.read_nightly_locks(here, chosen))
+    project_key = _project_key(planned, nightly_checks.read_nightly_locks(here, chosen))
     tasks, skipped = nightly_plan.plan_nightly(planned, settings, now, project_key)
     last = nightly_report.find_previous_report(reports, now.date().isoformat())
     checks = NightlyChecks(
