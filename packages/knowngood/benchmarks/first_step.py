@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "packages/knowngood/tests/integration"))
@@ -39,7 +40,6 @@ sys.path.insert(0, str(ROOT / "packages/knowngood/tests/integration"))
 import registry_server  # noqa: E402
 
 from knowngood.base import base_image  # noqa: E402
-from knowngood.core import local_files  # noqa: E402
 from knowngood.core.formatting import format_table  # noqa: E402
 from knowngood.engine import container_engine, embedded_engine  # noqa: E402
 from knowngood.engine.container_engine import Engine  # noqa: E402
@@ -146,7 +146,7 @@ def measure_pick(gpu: str) -> float:
 @contextlib.contextmanager
 def empty_engine() -> Iterator[Engine]:
     """Give a second embedded engine that has no images, and remove it."""
-    with tempfile.TemporaryDirectory() as folder, local_files.use_cache_folder(Path(folder)):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, KNOWNGOOD_CACHE=folder):
         embedded_engine.start_embedded_engine(print)
         try:
             engine = container_engine.find_embedded_engine()

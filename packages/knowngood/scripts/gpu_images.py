@@ -2,7 +2,7 @@
 
     python3 gpu_images.py FOLDER         start the engine of FOLDER/bin, with the GPUs through CDI
 
-After it, `carry_image.py load` loads images, and `knowngood smoke run --gpus` or `knowngood engine warm` uses them,
+After it, `carry_image.py load` loads images, and `knowngood smoke run --gpus` uses them,
 with DOCKER_HOST set to `HOST`. The engine keeps no manifests (the classic store), so an image's id is the digest of its
 configuration. The CDI description of the GPUs has what `nvidia-ctk cdi generate` writes on a machine with NVIDIA's
 toolkit: device nodes, the driver's libraries, and a hook that runs ldconfig in the container.

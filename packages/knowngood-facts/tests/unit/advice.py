@@ -25,7 +25,7 @@ from knowngood.project.cell_answers import CellAnswers
 from knowngood.project.checkout import find_project
 from knowngood.registry.image_reference import ImageReference
 from knowngood_facts.compat import knowledge
-from knowngood_facts.compat.addition_forecast import forecast_addition
+from knowngood_facts.compat.added_package_check import forecast_addition
 from knowngood_facts.compat.query import parse_requirement
 
 PURPOSES = "get it|add it|try|pick a cell|what there is|run"

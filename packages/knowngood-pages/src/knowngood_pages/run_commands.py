@@ -87,7 +87,7 @@ def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
     first = [] if published else [f"nox -s build-matrix -- {'--compile ' if compiled else ''}{{id}}"]
     built = "" if published else _BUILT_FIRST
     definition = "knowngood export {id} --format apptainer -o knowngood.def"
-    wheels = ["knowngood compile {id} --wheelhouse ."] if compiled else []
+    wheels = ["KNOWNGOOD_WHEELHOUSE=. knowngood compile {id}"] if compiled else []
     wheels = ["knowngood lock {id}"] if origin is ImageOrigin.UNLOCKED else wheels
     links = " --find-links ." if compiled else ""
     push = [] if published else [*first, f"knowngood publish {{id}} --to {EXAMPLE_REPOSITORY}"]

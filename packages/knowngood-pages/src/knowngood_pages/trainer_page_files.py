@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from knowngood.core.formatting import format_bytes
-from knowngood.smoke.suite_files import has_suite, hash_suite
-from knowngood.smoke.trainer_suite import find_cell_suite
+from knowngood.smoke.suite_files import find_cell_suite, has_suite, hash_suite
 from knowngood_pages.trainer_pages import TrainerCell, render_trainer_pages
 
 if TYPE_CHECKING:

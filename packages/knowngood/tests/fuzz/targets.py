@@ -184,12 +184,6 @@ def _read_allowlist(path: Path) -> object:
     return parse_allowlist(read_data_text(path, path.name), path.name, date(2026, 11, 23))
 
 
-def _read_pylock(path: Path) -> object:
-    from knowngood.reports import lock_pins
-
-    return lock_pins._read_file(path)
-
-
 def _read_reports(path: Path) -> object:
     from knowngood.reports.nightly_folder import load_reports
 
@@ -376,7 +370,6 @@ def list_targets() -> dict[str, FuzzTarget]:
         reader_target(nightly.name, _read_reports, nightly.read_bytes()),
         reader_target("audit.yaml", _read_allowlist, (ROOT / "docker/audit.yaml").read_bytes()),
         reader_target("reproduction.yaml", _read_reproduction, _first_reproduction()),
-        reader_target("pylock.toml", _read_pylock, _PYLOCK),
         reader_target("config.json", _read_docker_config, _DOCKER_CONFIG),
         reader_target(f"{_WHEEL}.json", _read_wheel_record, record.encode()),
         FuzzTarget(

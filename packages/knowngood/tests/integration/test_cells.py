@@ -17,7 +17,7 @@ from conftest import ROOT, layer_file, rebuild, renew
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.images import pipeline
-from knowngood.images.cell_tasks import CellStatus
+from knowngood.images.pipeline import CellStatus
 from knowngood.lock import cell_locking, resolver
 from knowngood.project.checkout import Project
 from knowngood.smoke import suite_command, suite_run

@@ -71,10 +71,11 @@ def sdist(folder, **changes):
 
 
 @pytest.fixture
-def argv(tmp_path):
+def argv(tmp_path, monkeypatch):
     """The command line, with a wheelhouse of its own."""
     (tmp_path / "house").mkdir()
-    return ["compile", "default", "--sdist", str(sdist(tmp_path)), "--wheelhouse", str(tmp_path / "house"), "--json"]
+    monkeypatch.setenv("KNOWNGOOD_WHEELHOUSE", str(tmp_path / "house"))
+    return ["compile", "default", "--sdist", str(sdist(tmp_path)), "--json"]
 
 
 @pytest.fixture(autouse=True)

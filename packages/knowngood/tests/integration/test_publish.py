@@ -210,7 +210,6 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     assert not [item for item in proxy.requests if item[0] != "GET"], "an unchanged publish sent something"
     assert said["cells"][0]["looked_at"]["blobs"] == len([item for item in proxy.requests if "/blobs/" in item[1]]) - 6
 
-    nothing_to_do(capsys, proxy, where, tag)
     code, said = run(capsys, "publish", "--verify", f"{where[1]}:default")
     assert (code, said["problems"], said["digest"]) == (0, [], image.digest)
     assert sorted(item["type"] for item in said["attached"]) == sorted(
@@ -278,16 +277,6 @@ def test_a_damaged_cell_is_repaired_by_the_command(tiny, server, capsys):
     assert (code, answer["cells"][0]["status"]) == (0, "repaired")
     code, answer = run(capsys, "publish", "--verify", f"{where[1]}:default")
     assert (code, answer["problems"]) == (0, [])
-
-
-def nothing_to_do(capsys, proxy, where, tag):
-    """A run of the matrix that finds everything published builds and pulls nothing."""
-    proxy.requests.clear()
-    code, said = run(capsys, "build-matrix", "--all", "--locked", "--published", where[1])
-    (row,) = said["cells"]
-    assert (code, row["status"], row["image"]) == (0, "unchanged", None)
-    assert tag in row["note"]
-    assert not [item for item in proxy.requests if "/blobs/" in item[1]], "what is published was pulled"
 
 
 def times(count, match, act):

@@ -41,12 +41,12 @@ def test_a_killed_build_is_gone_on_with_and_what_was_finished_is_not_repeated(he
     first, second = here.matrix.cells
     code, document, _ = finished(small.command(here, "build", str(first), "--json"))
     assert (code, document["cells"][0]["image"]["built"]) == (0, True)
-    with small.command(here, "build", "--all", "--json") as process:
+    with small.command(here, "build", "*", "--json") as process:
         for said in process.stderr:
             if f"{second}: run " in said or f"{second}: copy" in said:
                 break
         os.killpg(process.pid, signal.SIGKILL)
-    code, document, said = finished(small.command(here, "build", "--all", "--json"))
+    code, document, said = finished(small.command(here, "build", "*", "--json"))
     assert code == 0, said
     built = {item["id"]: item["image"]["built"] for item in document["cells"]}
     assert built == {str(first): False, str(second): True}
@@ -109,13 +109,6 @@ def test_two_runs_at_once_build_a_cell_once_and_say_who_is_at_it(here):
     assert any(f"(process {run.pid} on " in said for run, (_, _, said) in zip(runs, reversed(came_out), strict=True))
 
 
-def test_several_cells_at_once_in_processes_of_their_own(here):
-    code, document, said = finished(small.command(here, "build", "--all", "--jobs", "2", "--json"))
-    assert code == 0, said
-    assert {item["id"] for item in document["cells"]} == {str(cell) for cell in here.matrix.cells}
-    assert all(item["status"] == "built" for item in document["cells"])
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_in_a_checkout_that_cannot_be_written_a_current_lock_is_built_and_a_stale_one_is_said(here):
     first, second = map(str, here.matrix.cells)
@@ -123,7 +116,7 @@ def test_in_a_checkout_that_cannot_be_written_a_current_lock_is_built_and_a_stal
     subprocess.run(["mount", "--bind", here.root, here.root], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", here.root], check=True)
-        code, document, said = finished(small.command(here, "build", "--all", "--json"))
+        code, document, said = finished(small.command(here, "build", "*", "--json"))
     finally:
         subprocess.run(["umount", here.root], check=True)
     assert code == 1

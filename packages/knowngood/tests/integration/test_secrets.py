@@ -250,7 +250,7 @@ def everyday(user: Planted) -> None:
     for kind in ("requirements", "pylock", "apptainer", "devcontainer"):
         user.run("export", cell, "--format", kind, "-o", f"{out}/export-{kind}")
     for words in (
-        ("build", "--plan", "--all"),
+        ("build", "--plan", "*"),
         ("build", cell, "--dry-run"),
         ("build", cell),
         ("export", cell, "--format", "cyclonedx"),

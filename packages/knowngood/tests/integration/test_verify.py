@@ -8,9 +8,8 @@ import os
 import pytest
 import small
 
-from knowngood.engine import embedded_engine
 from knowngood.images import pipeline, verification
-from knowngood.images.cell_tasks import CellStatus
+from knowngood.images.pipeline import CellStatus
 from knowngood.images.verification import VerificationOutcome
 
 pytestmark = pytest.mark.integration
@@ -27,16 +26,16 @@ def line(project, engine, tmp_path):
 
 def test_a_clock_that_is_wrong_and_an_empty_cache_change_nothing(line):
     (cell,) = line.project.matrix.cells
-    assert verification.verify_cell(line, cell, print, cold=False).outcome is VerificationOutcome.UNRECORDED
+    assert verification.verify_cell(line, cell, print).outcome is VerificationOutcome.UNRECORDED
     assert line.run(cell, print).status is CellStatus.BUILT
     for folder in (line.project.suite, line.project.tree.folder, line.project.templates):
         for path in folder.rglob("*"):
             os.utime(path, (YEAR_2040, YEAR_2040))
-    found = verification.verify_cell(line, cell, print, cold=False)
+    found = verification.verify_cell(line, cell, print)
     assert (found.outcome, found.differences) == (VerificationOutcome.SAME, ())
     assert found.rebuilt == line.project.tree.load_record(cell).manifest.digest
     (line.project.tree.folder / "recipe/more").write_text("")
-    stale = verification.verify_cell(line, cell, print, cold=False)
+    stale = verification.verify_cell(line, cell, print)
     assert (stale.outcome, stale.note) == (VerificationOutcome.STALE, "changed since it was recorded: docker/recipe")
 
 
@@ -46,7 +45,7 @@ def test_what_comes_out_otherwise_is_named_to_the_file(line):
     random = 'head -c 8 /dev/urandom > "$out/opt/knowngood/$name.random"\nchmod "$(shuf -n1 -e 600 640)" "$out/opt"\n'
     recipe.write_text(recipe.read_text().replace('rm -rf "$out/.cache"', random + 'rm -rf "$out/.cache"'))
     assert line.run(cell, print).status is CellStatus.BUILT
-    found = verification.verify_cell(line, cell, print, cold=False)
+    found = verification.verify_cell(line, cell, print)
     assert found.outcome is VerificationOutcome.DIFFERENT
     names = {layer.name for layer in line.project.tree.load(cell).layers}
     differences = {item.name: item.files for item in found.differences}
@@ -54,11 +53,3 @@ def test_what_comes_out_otherwise_is_named_to_the_file(line):
     for name in names:
         assert f"/opt/knowngood/{name}.random: content" in differences[name]
     assert any(line.startswith("rootfs.diff_ids[") for line in differences["config"])
-
-
-@pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle()))
-def test_another_engine_with_another_data_root_gives_the_same_bytes(line):
-    (cell,) = line.project.matrix.cells
-    assert line.run(cell, print).status is CellStatus.BUILT
-    found = verification.verify_cell(line, cell, print, cold=True)
-    assert (found.outcome, found.differences, found.note) == (VerificationOutcome.SAME, (), "")

@@ -6,6 +6,7 @@ import shutil
 
 import hypothesis
 import pytest
+import stamina
 
 import samples
 from knowngood.core.cell import parse_cell
@@ -25,6 +26,13 @@ hypothesis.settings.load_profile("any-machine")
 def own_cache(tmp_path_factory, monkeypatch):
     """Give each test its own cache folder, not the one of this user."""
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def without_waits():
+    """Let what is tried again be tried as often as ever, and at once."""
+    with stamina.set_testing(True, attempts=100, cap=True):
+        yield
 
 
 @pytest.fixture

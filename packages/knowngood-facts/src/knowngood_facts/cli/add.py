@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix
     from knowngood_facts.compat.knowledge import CompatKnowledge
 
-_REQUEST_OPTIONS = ("gpu", "driver", "nvcc", "python", "glibc", "attn", "used")
+_REQUEST_OPTIONS = ("gpu", "driver", "python", "attn", "used")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,10 @@ _NOT_WITH_BATCH = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_request_arguments(parser)
+    parser.add_argument(
+        "--nvcc", metavar="VERSION", help="the version of the CUDA toolkit that compiles extensions, such as 12.8"
+    )
+    parser.add_argument("--glibc", metavar="VERSION")
     add_list_argument(parser)
     parser.add_argument(
         "--extra", dest="extras", action="append", default=[], metavar="NAME", help="an extra of the project in FILE"

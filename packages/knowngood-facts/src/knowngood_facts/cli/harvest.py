@@ -32,6 +32,8 @@ from knowngood_facts.compat.rule_files import load_incidents
 from knowngood_facts.facts.atlas_harvest import (
     ATLAS_PACKAGES_FILE,
     AtlasField,
+    AtlasPackage,
+    AtlasReport,
     MessageHarvest,
     harvest_atlas,
     parse_atlas_field,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
+    from knowngood.core.notify import Notify
+
 T = TypeVar("T")
 
 
@@ -56,22 +60,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("packages", nargs="*", metavar="NAME", help="packages (default: all)")
     parser.add_argument("--refresh", action="store_true", help="read releases again that were read before")
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--metadata",
         action="store_true",
         help="read what releases declare instead, of any package (default: of those that were read before)",
     )
-    parser.add_argument(
+    what.add_argument(
         "--atlas",
         action="store_true",
         help=f"read the Python names of releases instead (default: of the packages in {ATLAS_PACKAGES_FILE})",
     )
-    parser.add_argument(
+    what.add_argument(
         "--messages",
         action="store_true",
         help="read what the packages of the atlas raise and log as errors instead",
     )
-    parser.add_argument(
+    what.add_argument(
         "--wheel-names",
         action="store_true",
         help="read which modules and commands packages install instead (default: of those that were read before)",
@@ -85,16 +90,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Write facts into `facts/`."""
-    if arguments.wheel_names:
-        refused = ["metadata", "follow", "refresh", "atlas", "messages"]
-        shared_arguments.refuse_options(arguments, refused, "does nothing with --wheel-names, a harvest of its own")
-    elif arguments.messages:
-        refused = ["metadata", "follow", "refresh", "atlas"]
-        shared_arguments.refuse_options(arguments, refused, "does nothing with --messages, a harvest of its own")
-    elif arguments.atlas:
-        refused = ["metadata", "follow", "refresh"]
-        shared_arguments.refuse_options(arguments, refused, "does nothing with --atlas, which is a harvest of its own")
-    elif arguments.follow and not arguments.metadata:
+    if arguments.atlas or arguments.messages or arguments.wheel_names:
+        reason = "belongs to a harvest of facts or of --metadata"
+        shared_arguments.refuse_options(arguments, ["refresh", "follow"], reason)
+    if arguments.follow and not arguments.metadata:
         raise UsageError("--follow belongs to --metadata: `knowngood harvest --metadata --follow`")
     project = find_checkout("facts/")
     if arguments.wheel_names:
@@ -157,61 +156,50 @@ def _harvest_metadata(root: Path, arguments: argparse.Namespace) -> Answer:
 
 
 def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
-    """Read the names of new releases, package after package; one that cannot be read does not stop the others."""
-    field = _read_field(root, ATLAS_PACKAGES_FILE, parse_atlas_field)
-    _refuse_unlisted(names, field)
-    floors = _read_floors(root)
+    """Read the names of new releases, and judge what breaks between the releases of all packages then."""
     folder = root / Path(ATLAS_PACKAGES_FILE).parent
-    report = HarvestReport()
-    sizes = {}
-    with report_progress("harvest") as notify, ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
-        for name in map(canonicalize_name, names or field.modules):
-            try:
-                part = harvest_atlas(
-                    field.package(name, floors.get(name)),
-                    folder=folder,
-                    index=SimpleIndex(),
-                    workers=workers,
-                    callees=frozenset(field.modules.values()),
-                    notify=notify,
-                )
-            except UnreadableError as error:
-                report.failed[name] = str(error)
-                report.unanswered |= isinstance(error, UnansweredError)
-                continue
-            report.new += [f"{name} {version}" for version in part.new]
-            report.unchanged += part.known
-            report.unknown.update({f"{name} {version}": why for version, why in part.failed.items()})
-            sizes[name] = part.size
+
+    def harvest(package: AtlasPackage, field: AtlasField, workers: ProcessPoolExecutor, notify: Notify) -> AtlasReport:
+        callees = frozenset(field.modules.values())
+        return harvest_atlas(
+            package, folder=folder, index=SimpleIndex(), workers=workers, callees=callees, notify=notify
+        )
+
+    answer = _harvest_packages(root, names, harvest)
+    with report_progress("harvest") as notify:
         notify("judging the uses of all packages by the releases of all others")
         tables = renew_broken_uses(folder)
-    answer = _answer(report)
-    text = f"{answer.text}\n{format_bytes(sum(sizes.values()))} in {len(sizes)} files"
-    if tables:
-        text += f"; broken uses of {', '.join(tables)} changed"
     drifts = find_range_drifts(load_incidents(root / INCIDENTS_FOLDER), lambda name: read_broken_uses(name, folder))
-    text = "\n".join([text, *drifts])
-    return Answer(answer.code, answer.document | {"bytes": sizes, "broken_uses": tables, "incidents": drifts}, text)
-
-
-def _refuse_unlisted(names: Sequence[str], field: AtlasField) -> None:
-    if unlisted := sorted(set(map(canonicalize_name, names)) - set(field.modules)):
-        raise UsageError(f"{ATLAS_PACKAGES_FILE} does not have {', '.join(unlisted)}; add a line with its module")
+    broken = f"; broken uses of {', '.join(tables)} changed" if tables else ""
+    text = "\n".join([f"{answer.text}{broken}", *drifts])
+    return Answer(answer.code, answer.document | {"broken_uses": tables, "incidents": drifts}, text)
 
 
 def _harvest_messages(root: Path, names: Sequence[str]) -> Answer:
-    """Read the messages of new releases, package after package; one that cannot be read does not stop the others."""
+    folder = root / Path(ATLAS_PACKAGES_FILE).parent / MESSAGES_FOLDER
+
+    def harvest(package: AtlasPackage, _: AtlasField, workers: ProcessPoolExecutor, notify: Notify) -> AtlasReport:
+        reader = MessageHarvest(folder=folder, index=SimpleIndex(), workers=workers, notify=notify)
+        return reader.harvest_package(package)
+
+    return _harvest_packages(root, names, harvest)
+
+
+def _harvest_packages(
+    root: Path,
+    names: Sequence[str],
+    harvest: Callable[[AtlasPackage, AtlasField, ProcessPoolExecutor, Notify], AtlasReport],
+) -> Answer:
+    """Harvest packages of the atlas one after the other; one that cannot be read does not stop the others."""
     field = _read_field(root, ATLAS_PACKAGES_FILE, parse_atlas_field)
-    _refuse_unlisted(names, field)
+    if unlisted := sorted(set(map(canonicalize_name, names)) - set(field.modules)):
+        raise UsageError(f"{ATLAS_PACKAGES_FILE} does not have {', '.join(unlisted)}; add a line with its module")
     floors = _read_floors(root)
-    report = HarvestReport()
-    sizes = {}
+    report, sizes = HarvestReport(), {}
     with report_progress("harvest") as notify, ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
-        folder = root / Path(ATLAS_PACKAGES_FILE).parent / MESSAGES_FOLDER
-        harvest = MessageHarvest(folder=folder, index=SimpleIndex(), workers=workers, notify=notify)
         for name in map(canonicalize_name, names or field.modules):
             try:
-                part = harvest.harvest_package(field.package(name, floors.get(name)))
+                part = harvest(field.package(name, floors.get(name)), field, workers, notify)
             except UnreadableError as error:
                 report.failed[name] = str(error)
                 report.unanswered |= isinstance(error, UnansweredError)

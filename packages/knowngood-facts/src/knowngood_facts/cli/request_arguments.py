@@ -33,11 +33,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_use_arguments(parser)
     parser.add_argument("--driver", metavar="VERSION", help="the version of the NVIDIA driver, such as 580.65.06")
-    parser.add_argument(
-        "--nvcc", metavar="VERSION", help="the version of the CUDA toolkit that compiles extensions, such as 12.8"
-    )
     parser.add_argument("--python", metavar="VERSION")
-    parser.add_argument("--glibc", metavar="VERSION")
     parser.add_argument(
         "--host",
         metavar="ARCH",
@@ -128,9 +124,9 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
             attn=arguments.attn,
             axes={
                 "driver": arguments.driver,
-                "nvcc": arguments.nvcc,
+                "nvcc": getattr(arguments, "nvcc", None),
                 "python": arguments.python,
-                "glibc": arguments.glibc,
+                "glibc": getattr(arguments, "glibc", None),
             },
             extras=getattr(arguments, "extras", ()),
             groups=getattr(arguments, "groups", ()),

@@ -37,7 +37,7 @@ _CONTENTS = (
     (r"\A(?:#.*\n)*#\s+Name\s+Version\s+Build", "conda list"),
 )
 _REFUSED = {
-    "poetry.lock": "`poetry export`, or the pyproject.toml beside it, says the same",
+    "poetry.lock": "`poetry export --output requirements.txt` says the same",
     "Pipfile": "`pipenv requirements` writes what it says as a requirements file",
     "Pipfile.lock": "`pipenv requirements` writes what it says as a requirements file",
     "setup.py": "it is a program; `uv pip compile setup.py` writes what it requires as a requirements file",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
 from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
-from knowngood_facts.compat.addition_forecast import forecast_addition
+from knowngood_facts.compat.added_package_check import forecast_addition
 from knowngood_facts.compat.broken_pairs import find_excluded_releases
 from knowngood_facts.compat.cell_judgement import judge_setting
 from knowngood_facts.compat.coverage import Coverage, UnreadKind, UnreadPart, find_coverage

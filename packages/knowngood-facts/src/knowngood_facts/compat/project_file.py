@@ -1,4 +1,4 @@
-"""What a pyproject.toml requires: its dependencies, extras and groups, in the standard's or in Poetry's form. Pure."""
+"""What a pyproject.toml requires: its dependencies, extras and groups, in the standard's form. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ _MARKER_PYTHON = "3.11"
 def read_project_file(reader: RequirementReader, text: str, origin: str) -> None:
     """Read a pyproject.toml: its dependencies, and the extras and groups that are asked for."""
     document = parse_toml(text, origin)
-    poetry = document.table("tool", "poetry")
-    if "project" not in document.data and not poetry and "dependency-groups" not in document.data:
-        raise UsageError(f"{origin}: it has none of the tables project, dependency-groups and tool.poetry")
+    if document.table("tool", "poetry", "dependencies") and not document.table("project").get("dependencies"):
+        raise UsageError(
+            f"{origin}: Poetry's own tables are not read; `poetry export --output requirements.txt` says the same"
+        )
+    if not document.data.keys() & {"project", "dependency-groups"}:
+        raise UsageError(f"{origin}: it has neither of the tables project and dependency-groups")
     project = _ProjectFile(reader=reader, document=document)
     project.read()
 
@@ -131,8 +134,7 @@ class _ProjectFile:
             self.reader.add_unread(place, "the dependencies are dynamic: a build of the project decides")
 
     def _read_extras(self, own_name: str, extras: Mapping[str, Any]) -> None:
-        poetry = self.document.table("tool", "poetry", "extras")
-        known = [*extras, *map(canonical_name, poetry)]
+        known = list(extras)
         left = [canonical_name(name) for name in self.reader.options.extras]
         done: set[str] = set()
         while left:
@@ -151,22 +153,11 @@ class _ProjectFile:
 
     def _read_groups(self) -> None:
         groups = {canonical_name(name): value for name, value in self.document.table("dependency-groups").items()}
-        poetry = self.document.table("tool", "poetry")
-        own = {canonical_name(name): group for name, group in self.document.table("tool", "poetry", "group").items()}
-        if isinstance(poetry.get("dev-dependencies"), dict):
-            own["dev"] = {"dependencies": poetry["dev-dependencies"]}
         wanted = [canonical_name(name) for name in self.reader.options.groups]
-        refuse_unknown_names(wanted, [*groups, *own], "group", self.document.file)
+        refuse_unknown_names(wanted, list(groups), "group", self.document.file)
         for name in wanted:
-            if name in groups:
-                self._read_group(name, groups, ())
-            if name in own:
-                self._read_poetry(own[name].get("dependencies", {}), ())
-        chosen = poetry.get("extras", {}) if isinstance(poetry.get("extras"), dict) else {}
-        extras = [canonical_name(name) for name in self.reader.options.extras]
-        optional = [item for name, items in chosen.items() if canonical_name(name) in extras for item in items]
-        self._read_poetry(self.document.table("tool", "poetry", "dependencies"), optional)
-        self._say_left_out("group", [name for name in (*groups, *own) if name not in wanted])
+            self._read_group(name, groups, ())
+        self._say_left_out("group", [name for name in groups if name not in wanted])
 
     def _read_group(self, name: str, groups: Mapping[str, Any], above: Sequence[str]) -> None:
         if name in above:
@@ -182,27 +173,6 @@ class _ProjectFile:
                 self._read_group(canonical_name(item["include-group"]), groups, (*above, name))
             else:
                 raise self.document.error(f"an entry of the group {name} is a text or include-group", name)
-
-    def _read_poetry(self, table: Mapping[str, Any], optional: Iterable[str]) -> None:
-        """Read one of Poetry's tables of dependencies; optional ones only where an extra names them."""
-        wanted = {canonical_name(name) for name in optional}
-        for name, value in table.items():
-            place, column = self.document.place(name, key=True)
-            if name.lower() == "python":
-                settle_python(self.reader, poetry_requirement("python", value).partition("python")[2], place.file)
-                continue
-            for entry in value if isinstance(value, list) else [value]:
-                if isinstance(entry, dict) and entry.get("optional") and canonical_name(name) not in wanted:
-                    continue
-                try:
-                    item = poetry_requirement(name, entry)
-                except UsageError as error:
-                    self.reader.add_problem(str(error), place, column)
-                    continue
-                if isinstance(entry, dict) and "path" in entry:
-                    self.reader.add_unread(place, "a local path names no version", name)
-                else:
-                    self.reader.read_item(item, place, column=column)
 
     def _say_left_out(self, kind: str, names: Sequence[str]) -> None:
         if names:
@@ -241,59 +211,6 @@ def refuse_unknown_names(wanted: Iterable[str], known: Sequence[str], kind: str,
             near = difflib.get_close_matches(name, known, 1, 0)
             there = f"the nearest is {near[0]} (known: {', '.join(known)})" if near else f"it has no {kind}s"
             raise UsageError(f"{posixpath.basename(origin)} has no {kind} {name!r}; {there}")
-
-
-def poetry_requirement(name: str, value: Any) -> str:
-    """Return the requirement that one entry of Poetry's dependencies means, as in `torch[opt] >=2.1,<3; marker`.
-
-    Raises:
-        UsageError: the entry has neither of Poetry's forms.
-    """
-    table = {"version": value} if isinstance(value, str) else value
-    if not isinstance(table, dict):
-        raise UsageError(f'{name}: a dependency of Poetry is a version or a table, as in {name} = "^2.1"')
-    extras = f"[{','.join(map(str, table['extras']))}]" if table.get("extras") else ""
-    markers = [f"({table['markers']})"] if table.get("markers") else []
-    if table.get("python"):
-        clauses = poetry_specifier(str(table["python"])).split(",")
-        markers += [re.sub(r"^(\W+)\s*(.*)$", r"python_version \1 '\2'", clause) for clause in clauses]
-    marker = f" ; {' and '.join(markers)}" if markers else ""
-    if table.get("git"):
-        revision = table.get("tag") or table.get("rev") or table.get("branch")
-        return f"{name}{extras} @ git+{table['git']}{f'@{revision}' if revision else ''}{marker}"
-    if table.get("url"):
-        return f"{name}{extras} @ {table['url']}{marker}"
-    return f"{name}{extras}{poetry_specifier(str(table.get('version', '*')))}{marker}"
-
-
-def poetry_specifier(text: str) -> str:
-    """Return Poetry's constraint as a specifier (PEP 440); the empty text allows everything.
-
-    Raises:
-        UsageError: the constraint is a choice (`||`), which no specifier can say, or cannot be parsed.
-    """
-    if "|" in text:
-        raise UsageError(f"{text!r} is a choice of ranges, which is not read; give one range")
-    clauses = [_clause(part) for part in re.split(r"\s*,\s*|(?<=[\w*])\s+(?=[\^~<>=!\d])", text.strip()) if part]
-    return ",".join(clause for clause in clauses if clause)
-
-
-def _clause(part: str) -> str:
-    match = re.fullmatch(r"(\^|~=|~|===?|!=|<=|>=|<|>)?\s*v?([0-9][\w.!+*-]*|\*)", part.strip())
-    if match is None:
-        raise UsageError(f"{part!r} is not a version constraint of Poetry, as in ^2.1")
-    operator, version = match[1] or "==", match[2]
-    if version == "*":
-        return ""
-    if operator not in ("^", "~"):
-        return f"{operator}{version}"
-    numbers = [int(number) for number in re.match(r"[0-9.]*[0-9]", version)[0].split(".")]  # type: ignore[index]
-    if operator == "~":
-        kept = min(2, len(numbers))
-    else:
-        kept = next((place for place, number in enumerate(numbers, start=1) if number), len(numbers))
-    upper = [*numbers[: kept - 1], numbers[kept - 1] + 1]
-    return f">={version},<{'.'.join(map(str, upper))}"
 
 
 def parse_toml(text: str, file: str) -> TomlText:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.evidence.model_runs import SeenSetting, SeenSettings
-    from knowngood_facts.compat.addition_forecast import AdditionForecast
+    from knowngood_facts.compat.added_package_check import AdditionForecast
     from knowngood_facts.compat.query import PackageSpec
     from knowngood_facts.compat.query_placement import QueryPlacement
 

@@ -40,10 +40,7 @@ class _CommonFacts(TypedDict, total=False):
     aarch64_cuda: str | None
     aarch64_ptx: _Texts
     aarch64_sass: _Texts
-    aarch64_wheel_size: Count | None
-    abi3_from: str | None
     accelerate: str | None
-    archs_by_default: _Texts
     attention: _Texts
     backward_majors: list[Count] | None
     backward_needs_sm80_or_sm90: str | None
@@ -60,10 +57,6 @@ class _CommonFacts(TypedDict, total=False):
     dtypes: _Texts
     extensions: _Texts
     extras: dict[str, dict[str, str]] | None
-    fatbins_read: Count | None
-    flash_attention_2_module: str | None
-    flash_attention_3_module: str | None
-    flash_attention_4_module: str | None
     flash_attention_min_major: dict[str, Count] | None
     flash_attn_asserted: bool | None
     flash_attn_imported: bool | None
@@ -71,14 +64,12 @@ class _CommonFacts(TypedDict, total=False):
     flash_attn_maximum_included: bool | None
     flash_attn_minimum: str | None
     flash_attn_minimum_blackwell: str | None
-    flash_attn_names: _Texts
     flex_torch: str | None
     forward_majors: list[Count] | None
     free_threaded: _Texts
     functions: _Functions
     git: str | None
     glibc: str | None
-    glibc_tag: str | None
     head_dim_maximum: Count | None
     huggingface_hub: str | None
     libcuda: str | None
@@ -95,10 +86,8 @@ class _CommonFacts(TypedDict, total=False):
     pythons: _Texts
     qwen2: bool | None
     qwen2_attention: _Texts
-    requires_cu13: _Requirements
     requires_python: str | None
     sass_by_cuda: _TextTable
-    sdist_size: Count | None
     sdpa_torch: str | None
     source: str | None
     stable_functions: _Texts
@@ -110,7 +99,6 @@ class _CommonFacts(TypedDict, total=False):
     triton: str | None
     triton_min_major: Count | None
     triton_requires: str | None
-    wheel_size: Count | None
 
 
 class KnownFacts(_CommonFacts, total=False):

@@ -62,8 +62,6 @@ class FlashAttnFacts:
     """Architecture that it can build machine code for -> lowest nvcc that can; `setup.py`."""
     ptx: Mapping[str, str] | None
     """The same for PTX."""
-    archs_by_default: tuple[str, ...] | None
-    """Default of `FLASH_ATTN_CUDA_ARCHS`; None where the setup ignores that variable. `setup.py`."""
     newer_than_sm90: bool | None
     """Whether its check at run time accepts GPUs newer than sm_90. Where it does not, it refuses them with
     "only supports Ampere GPUs or newer", whatever it was compiled for; `flash_api.cpp`."""
@@ -81,15 +79,12 @@ class FlashAttnFacts:
     """Module -> modules of other packages that importing it needs, without torch, guarded imports and what importing
     `flash_attn` itself needs. `rotary_emb`, `dropout_layer_norm`, ... are compiled extensions. A module of flash_attn
     that is named here is imported but missing from the sdist (`flash_attn.ops.triton.rotary` in 2.1.2.post3)."""
-    sdist_size: int | None
-    """Size of the sdist in bytes; index."""
     cxx_standard: int | None
     """The C++ standard that its build passes to the compiler, 17 for C++17; `setup.py`."""
 
 
 def read_flash_attn(artefact: Artefact, _: IndexedRelease, reading: ReleaseReading) -> None:
     """Record the facts of one release (see `FlashAttnFacts`)."""
-    reading.take("sdist_size", lambda: artefact.size)
     setup = python_source.parse_python(read_text_member(artefact, "setup.py"), "setup.py")
     call = find_setup_keywords(setup)
     reading.take("requires_python", lambda: literal_value(call.get("python_requires")))
@@ -98,7 +93,6 @@ def read_flash_attn(artefact: Artefact, _: IndexedRelease, reading: ReleaseReadi
     minimum = reading.facts.get("cuda_minimum", "")
     for fact, kind in (("sass", "sm"), ("ptx", "compute")):
         reading.take(fact, partial(find_archs, setup, kind, minimum))
-    reading.take("archs_by_default", lambda: find_default_archs(setup), optional=True)
     reading.take("extensions", lambda: list_extension_folders(artefact))
     reading.take_all("limits", lambda: parse_runtime_limits(read_text_member(artefact, _API_SOURCE)))
     reading.take("functions", lambda: read_function_signatures(artefact, _MODULES))
@@ -180,16 +174,6 @@ def find_cuda_minimum(setup: ast.Module) -> str | None:
                 if re.fullmatch(r"\d+\.\d+", name)
             ]
     return ".".join(map(str, max(minimums))) if minimums else None
-
-
-def find_default_archs(setup: ast.Module) -> list[str] | None:
-    """Return the default of `FLASH_ATTN_CUDA_ARCHS`, or `None` where the setup ignores that variable."""
-    for node in ast.walk(setup):
-        if isinstance(node, ast.Call) and len(node.args) == 2:
-            name, default = node.args
-            if literal_value(name) == "FLASH_ATTN_CUDA_ARCHS" and isinstance(text := literal_value(default), str):
-                return text.split(";")
-    return None
 
 
 def list_extension_folders(artefact: Artefact) -> list[str]:
@@ -286,8 +270,6 @@ class FlashAttn4Facts:
     """PEP 440 specifier; METADATA."""
     requires: Requirements | None
     """Distribution -> specifier that it requires; METADATA."""
-    requires_cu13: Requirements | None
-    """What the extra `cu13` adds; METADATA."""
     forward_majors: tuple[int, ...] | None
     """Major compute capabilities that the forward pass accepts; `_flash_attn_fwd` in `interface.py`."""
     backward_majors: tuple[int, ...] | None
@@ -304,8 +286,6 @@ def read_flash_attn_4(artefact: Artefact, _: IndexedRelease, reading: ReleaseRea
     reading.take("requires_python", lambda: core.requires_python)
     python = wheel_metadata.oldest_python(core.requires_python)
     reading.take("requires", lambda: wheel_metadata.requirement_map(core.requirements_on(python)))
-    cuda13 = {name: req for name, req in core.requirements_on(python, extra="cu13").items() if req.marker is not None}
-    reading.take("requires_cu13", lambda: wheel_metadata.requirement_map(cuda13) or None, optional=True)
     tree = python_source.parse_python(read_text_member(artefact, _INTERFACE), _INTERFACE)
     for fact, name in (("forward_majors", "_flash_attn_fwd"), ("backward_majors", "_flash_attn_bwd")):
         reading.take(fact, partial(find_accepted_majors, tree, name))

@@ -30,8 +30,6 @@ class FrameworkFacts:
     """PEP 440 specifier; METADATA."""
     pythons: tuple[str, ...] | None
     """CPython releases with a Linux x86_64 wheel; None for pure Python. Tags."""
-    abi3_from: str | None
-    """Oldest CPython of its wheels of the stable ABI; tags."""
     requires: Requirements | None
     """Distribution -> specifier that it requires; METADATA."""
     model_minimums: Mapping[str, str] | None
@@ -46,7 +44,6 @@ def read_framework(artefact: Artefact, release: IndexedRelease, reading: Release
     reading.take("requires", lambda: wheel_metadata.requirement_map(core.requirements_on(python)))
     pythons = wheel_tags.supported_pythons(release.files, core.requires_python)
     reading.take("pythons", lambda: pythons or None, optional=True)
-    reading.take("abi3_from", lambda: wheel_tags.oldest_abi3_python(release.files), optional=True)
 
 
 def read_xtuner(artefact: Artefact, release: IndexedRelease, reading: ReleaseReading) -> None:
@@ -110,12 +107,6 @@ class TransformersFacts:
     """Lowest torch for SDPA, where that is higher than `torch_enforced`; `is_torch_sdpa_available`."""
     flex_torch: str | None
     """Lowest torch for FlexAttention, likewise; `is_torch_flex_attn_available`."""
-    flash_attention_2_module: str | None
-    """Module whose presence means FlashAttention 2; `is_flash_attn_2_available`."""
-    flash_attention_3_module: str | None
-    """The same for 3: `flash_attn_3` up to 5.3, `flash_attn_interface` since."""
-    flash_attention_4_module: str | None
-    """The same for 4 (there the distribution must also be `flash-attn-4`)."""
     flash_attention_min_major: Mapping[str, int] | None
     """Family -> lowest major compute capability that it accepts; from 5.4, `FLASH_ATTENTION_COMPATIBILITY_MATRIX`."""
     minimums: Mapping[str, str] | None
@@ -169,12 +160,6 @@ def find_demands(imports: ast.Module) -> dict[str, str]:
         floors = python_source.version_floors(node) if node else []
         if floors:
             demands[fact] = floors[which]
-    for family in "234":
-        node = python_source.find_function(imports, f"is_flash_attn_{family}_available")
-        for text in python_source.string_constants(node) if node else ():
-            if re.fullmatch(r"flash_attn\w*", text):
-                demands[f"flash_attention_{family}_module"] = text
-                break
     return {fact: value for fact, value in demands.items() if value}
 
 

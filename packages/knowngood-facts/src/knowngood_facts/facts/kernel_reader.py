@@ -34,12 +34,8 @@ class TritonFacts:
     """PEP 440 specifier, from triton 3.4 on; METADATA."""
     pythons: tuple[str, ...] | None
     """CPython releases with a wheel; tags, those of the stable ABI up to the end of `requires_python`."""
-    abi3_from: str | None
-    """Oldest CPython of its wheels of the stable ABI; tags."""
     glibc: str | None
     """Lowest glibc; platform tag."""
-    wheel_size: int | None
-    """Size of the wheel in bytes; index."""
     ptxas: str | None
     """Release of the bundled assembler, `12.8.93`; text in the binary. That of CUDA 13 no longer knows sm_70."""
     ptxas_blackwell: str | None
@@ -57,9 +53,7 @@ def read_triton(artefact: Artefact, release: IndexedRelease, reading: ReleaseRea
     core = wheel_metadata.read_metadata(artefact)
     reading.take("requires_python", lambda: core.requires_python, optional=True)
     reading.take("pythons", lambda: wheel_tags.supported_pythons(release.files, core.requires_python))
-    reading.take("abi3_from", lambda: wheel_tags.oldest_abi3_python(release.files), optional=True)
     reading.take("glibc", lambda: wheel_tags.glibc_of_tags(artefact.file.name))
-    reading.take("wheel_size", lambda: artefact.size)
     assemblers = {path.rpartition("/")[2]: path for path in artefact.members if re.search(r"/bin/ptxas[\w-]*$", path)}
     for name in ("ptxas", "ptxas-blackwell"):
         if name in assemblers:
@@ -233,8 +227,6 @@ class TransformerEngineFacts:
     """Highest flash-attn that it uses; its attention code."""
     flash_attn_maximum_included: bool | None
     """Whether `flash_attn_maximum` itself is still used."""
-    flash_attn_names: tuple[str, ...] | None
-    """Distributions whose version its code looks up."""
     flash_attn_imported: bool | None
     """Whether its attention code cannot be imported without flash-attn: it looks the version up outside any `try`."""
     flash_attn_asserted: bool | None
@@ -258,7 +250,6 @@ def read_transformer_engine(artefact: Artefact, _: IndexedRelease, reading: Rele
     if files:
         trees = [python_source.parse_python(read_text_member(artefact, member), member) for member in sorted(files)]
         reading.facts |= find_flash_attn_window(trees)
-        reading.take("flash_attn_names", lambda: find_flash_attn_names(trees))
         reading.take("flash_attn_imported", lambda: any(map(imports_flash_attn, trees)))
         reading.take("flash_attn_asserted", lambda: any(map(asserts_flash_attn, trees)))
 
@@ -295,18 +286,6 @@ def _is_exclusive_maximum(tree: ast.Module, name: str) -> bool:
                 ):
                     return True
     return False
-
-
-def find_flash_attn_names(trees: list[ast.Module]) -> list[str]:
-    """Return the flash-attention distributions whose version the code looks up."""
-    return sorted(
-        {
-            name
-            for tree in trees
-            for name in python_source.string_constants(tree)
-            if re.fullmatch(r"flash-?attn(-\w+)?", name)
-        }
-    )
 
 
 def imports_flash_attn(tree: ast.Module) -> bool:

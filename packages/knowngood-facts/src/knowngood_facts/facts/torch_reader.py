@@ -57,8 +57,6 @@ class TorchFacts:
     """Lowest major compute capability on which `torch.compile` uses triton; its own check, in Python."""
     glibc: str | None
     """Lowest glibc, `2.28`: the tag's, or what `libc10.so` and `libc10_cuda.so` need where that is higher."""
-    glibc_tag: str | None
-    """What the platform tag alone promises; up to torch 2.6 that is manylinux1's `2.5`, which is not true."""
     cxx11abi: bool | None
     """Whether its C++ interface has the `std::string` of C++11; exported symbols of `libc10.so`."""
     sass: tuple[str, ...] | None
@@ -66,10 +64,6 @@ class TorchFacts:
     nvcc flags compiled into it. Single kernels have more (`90a`, `100a`), which are not listed."""
     ptx: tuple[str, ...] | None
     """The same for PTX, from which the driver compiles for newer GPUs."""
-    fatbins_read: int | None
-    """How many fatbins of `libtorch_cuda.so` were read for `sass` and `ptx`."""
-    wheel_size: int | None
-    """Size of the wheel in bytes; index."""
     git: str | None
     """Commit it was built from; `torch/version.py`."""
     numpy_1_only: bool | None
@@ -78,8 +72,6 @@ class TorchFacts:
     aarch64_cuda: str | None
     """CUDA release of its wheel for Linux aarch64, `13.0`; `none` when that is built for the CPU only. That wheel's
     `torch/version.py`, and whether `libtorch_cuda.so` is in it."""
-    aarch64_wheel_size: int | None
-    """Size of that wheel in bytes; index."""
     aarch64_sass: tuple[str, ...] | None
     """What `sass` is, of the wheel for aarch64; empty when that is built for the CPU only."""
     aarch64_ptx: tuple[str, ...] | None
@@ -98,7 +90,6 @@ def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseRead
     """Record the facts of one release (see `TorchFacts`)."""
     reading.take("pythons", lambda: wheel_tags.supported_pythons(release.files))
     reading.take("free_threaded", lambda: wheel_tags.free_threaded_pythons(release.files))
-    reading.take("wheel_size", lambda: artefact.size)
     core = wheel_metadata.read_metadata(artefact)
     reading.take("requires_python", lambda: core.requires_python)
     build = parse_build_constants(read_text_member(artefact, "torch/version.py"))
@@ -114,7 +105,6 @@ def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseRead
     reading.take("triton_min_major", lambda: find_triton_min_major(artefact))
     reading.take("cxx11abi", lambda: detect_cxx11abi(artefact.read("torch/lib/libc10.so")))
     reading.take_all("gpu_code", lambda: artefact.derived(f"gpu-code-{_FATBINS}", lambda: scan_gpu_code(artefact)))
-    reading.take("glibc_tag", lambda: wheel_tags.glibc_of_tags(artefact.file.name))
     reading.take("glibc", lambda: find_glibc(artefact))
 
 
@@ -131,7 +121,7 @@ def read_aarch64_wheel(artefact: Artefact) -> dict[str, Any]:
         raise UnreadableError(
             f"{artefact.file.name}: version.py names CUDA {cuda}, and the list of files says otherwise"
         )
-    return {"aarch64_cuda": cuda or "none", "aarch64_wheel_size": artefact.size}
+    return {"aarch64_cuda": cuda or "none"}
 
 
 def read_aarch64_gpu_code(artefact: Artefact) -> dict[str, Any]:
@@ -206,7 +196,6 @@ def scan_gpu_code(artefact: Artefact) -> dict[str, Any]:
     return {
         "sass": sort_architectures(sass),
         "ptx": sort_architectures(ptx),
-        "fatbins_read": len(scanner.fatbins),
     }
 
 
@@ -292,7 +281,7 @@ READERS = (
         additional=(
             AdditionalWheel(
                 choose=choose_aarch64_wheel,
-                facts=("aarch64_cuda", "aarch64_wheel_size"),
+                facts=("aarch64_cuda",),
                 read=read_aarch64_wheel,
             ),
             AdditionalWheel(

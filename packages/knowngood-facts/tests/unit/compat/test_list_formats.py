@@ -250,27 +250,12 @@ url = "https://example.org/whl/cu126"
     assert [item.text for item in requirements.constraints] == ["numpy<2"]
 
 
-def test_the_dependencies_of_a_project_of_poetry():
-    text = """
-[tool.poetry.dependencies]
-python = "^3.12"
-torch = "2.6.0"
-transformers = {version = "^4.40", extras = ["torch"]}
-numpy = [{version = "~1.26", python = "<3.10"}, {version = ">=2,<3", python = ">=3.10"}]
-flash-attn = {version = "*", optional = true}
-local = {path = "../local"}
-trl = {git = "https://example.org/huggingface/trl.git", tag = "v0.20.0"}
-[tool.poetry.extras]
-fast = ["flash-attn"]
-[tool.poetry.group.test.dependencies]
-pytest = "^0.2.3"
-"""
-    requirements = parse(text, "pyproject.toml")
-    assert texts(requirements) == ["torch==2.6.0", "transformers<5,>=4.40", "numpy<3,>=2", "trl==0.20.0"]
-    assert requirements.python == "3.12"
-    assert requirements.unread[0].line == 8
-    more = parse(text, "pyproject.toml", extras=("fast",), groups=("test",))
-    assert set(texts(more)) - set(texts(requirements)) == {"flash-attn", "pytest<0.3,>=0.2.3"}
+def test_tables_of_poetry_are_refused_with_the_command_that_says_the_same():
+    text = '[project]\nname = "x"\n[tool.poetry.dependencies]\ntorch = "2.6.0"\n'
+    with pytest.raises(UsageError, match="poetry export"):
+        parse(text, "pyproject.toml")
+    both = parse(text.replace("[tool", 'dependencies = ["torch==2.6.0"]\n[tool'), "pyproject.toml")
+    assert texts(both) == ["torch==2.6.0"]
 
 
 def test_a_lock_of_uv_is_followed_from_its_projects():

@@ -97,7 +97,6 @@ def test_flash_attn_sdist():
         "cuda_minimum": "11.7",
         "sass": {"80": "11.7", "90": "11.8", "100": "12.8"},
         "ptx": {"120": "12.8"},
-        "archs_by_default": ["80", "90", "100"],
         "newer_than_sm90": False,
         "head_dim_maximum": 256,
         "backward_needs_sm80_or_sm90": "head dim > 192 with dropout",
@@ -110,7 +109,6 @@ def test_flash_attn_sdist():
             "flash_attn.ops.rms_norm": ["dropout_layer_norm"],
             "flash_attn.ops.triton.rotary": ["triton"],
         },
-        "sdist_size": 7,
     }
 
 
@@ -160,8 +158,6 @@ def test_transformers_demands():
         "torch_enforced": "2.6.0",
         "sdpa_torch": "2.1.1",
         "flash_attn_minimum": "2.1.0",
-        "flash_attention_2_module": "flash_attn",
-        "flash_attention_3_module": "flash_attn_interface",
     }
     assert framework_reader.find_minimums(tree(IMPORTS)) == {"kernels": "0.9.0"}
 

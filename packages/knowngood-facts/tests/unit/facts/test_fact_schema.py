@@ -64,7 +64,7 @@ def damage(tmp_path):
         ),
         (r'"sass": \[[^]]*\]', '"sass": 70', 'releases["2.0.0"].facts.sass must be a list or null, not 70'),
         (r'"sass": \[', '"sass": [70, ', 'releases["2.0.0"].facts.sass[0] must be text, not 70'),
-        (r'"fatbins_read": \d+', '"fatbins_read": ' + "9" * 5000, "a number of 5000 digits"),
+        (r'"triton_min_major": \d+', '"triton_min_major": ' + "9" * 5000, "a number of 5000 digits"),
         ('"2.0.0": {', '"two": {', "the key 'two' must be text like"),
         ('"2.0.1": {', '"2.0.0": {', "the key '2.0.0' is given twice; keep one of them"),
         (r'"releases": \{', '"releases": ', "not well-formed JSON"),

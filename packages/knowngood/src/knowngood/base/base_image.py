@@ -1,4 +1,4 @@
-"""The bases that matrix.yaml names: bootstrapped from pinned Debian packages, or pulled by digest.
+"""The bases that matrix.yaml names, bootstrapped from pinned Debian packages.
 
 Runs mmdebstrap: from the files of pinned Debian packages to a root file system as a tar file.
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -151,9 +150,6 @@ def _perl(work: Path) -> dict[str, str]:
     return {"PERL5LIB": ":".join(map(str, folders))}
 
 
-_IMAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9._/:-]*)@(?P<digest>sha256:[0-9a-f]{64})")
-
-
 @dataclass(frozen=True, kw_only=True)
 class BaseImage:
     """A base image in an OCI layout, and the lock that makes it again."""
@@ -179,9 +175,6 @@ def prepare_base(project: Project, name: str, *, locked: bool, notify: Notify, r
     A lock that had to be made again is written. With `locked` that is an error; with `refresh` it always happens.
     """
     settings = project.matrix.find_base(name)
-    if settings.image:
-        return pulled_base_context(settings.image)
-    assert settings.bootstrap is not None  # noqa: S101  # the schema of matrix.yaml wants exactly one of the two
     base = DebianBase(
         name=name,
         suite=settings.bootstrap.suite,
@@ -223,35 +216,24 @@ def read_packages_lock(project: Project, name: str) -> PackagesLock | None:
 
 
 def read_base_digest(project: Project, name: str) -> str | None:
-    """Return the digest that a base should have, from its image's name or its committed lock; `None` without a lock."""
-    if image := project.matrix.find_base(name).image:
-        return image.rpartition("@")[2]
+    """Return the digest that a base should have, from its committed lock; `None` without a lock."""
     lock = read_packages_lock(project, name)
     return lock.digest if lock else None
 
 
 def find_cached_digest(project: Project, name: str) -> str | None:
-    """Return the digest of a bootstrapped base if it is in the cache."""
-    lock = None if project.matrix.find_base(name).image else read_packages_lock(project, name)
+    """Return the digest of a base if it is in the cache."""
+    lock = read_packages_lock(project, name)
     return lock.digest if lock and (base_layout(lock) / "index.json").exists() else None
 
 
 def expected_base_context(project: Project, name: str) -> str:
     """Return the build context that a base will have, without making it; for `--dry-run`."""
-    if image := project.matrix.find_base(name).image:
-        return pulled_base_context(image)
     lock = read_packages_lock(project, name)
     if lock is None:
         path = packages_lock_path(project, name)
         raise KnowngoodError(f"base {name} has no {path}; run `knowngood lock --base {name}`")
     return f"oci-layout://{base_layout(lock)}@{lock.digest}"
-
-
-def pulled_base_context(image: str) -> str:
-    """Return the build context of an image that is pulled; its name must contain its digest."""
-    if not _IMAGE.fullmatch(image):
-        raise UsageError(f"base image {image!r} has no digest: write it as name@sha256:<64 hex digits>")
-    return f"docker-image://{image}"
 
 
 def build_base(

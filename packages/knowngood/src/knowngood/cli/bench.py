@@ -38,7 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--report", type=Path, metavar="FILE", help="take what `python -m speed_tests` wrote on another machine"
     )
     parser.add_argument("--plan", action="append", default=[], metavar="NAME", help="points by the name of a plan")
-    parser.add_argument("--point", action="append", default=[], metavar="POINT", help="one more point, by its id")
     parser.add_argument("--gpus", action="store_true", help="give the container the GPUs of this host")
     parser.add_argument(
         "--timeout",
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Measure, store the evidence, and list the points with what is said against each."""
     project = find_project()
     if arguments.report:
-        shared_arguments.refuse_options(arguments, ("plan", "point", "gpus"), "does nothing with --report")
+        shared_arguments.refuse_options(arguments, ("plan", "gpus"), "does nothing with --report")
         cell = shared_arguments.find_environment_cell(arguments.cell, project.matrix)
         evidence = read_speed_report(arguments.report, cell)
     else:
@@ -72,7 +71,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _measure(arguments: argparse.Namespace, project: Project) -> tuple[Cell, Evidence]:
     words = [word for plan in arguments.plan or [] for word in ("--plan", plan)]
-    words += [word for point in arguments.point for word in ("--point", point)]
     words = [*(words or ["--plan", "table"]), "--budget", str(max(30, arguments.timeout - 60))]
     if arguments.here:
         from knowngood.images.pipeline import cell_log_path

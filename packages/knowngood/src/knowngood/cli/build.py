@@ -6,14 +6,13 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from knowngood.cli import shared_arguments
-from knowngood.cli.build_matrix import add_build_arguments, build_cells
+from knowngood.cli.build_matrix import add_build_arguments, build_cells, order_from_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine
 from knowngood.images import build_survey
-from knowngood.images.cell_tasks import DISK_PER_BYTE
+from knowngood.images.free_resources import DISK_PER_BYTE
 from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
 from knowngood.launch.cell_verdict import CellVerdicts
 from knowngood.lock import wheelhouse
@@ -33,18 +32,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Prepare the engine and the bases, then lock, render and build the selected cells."""
-    return show_plan(arguments) if arguments.plan else build_cells(arguments, suite=None)
+    return show_plan(arguments) if arguments.plan else build_cells(order_from_arguments(arguments), suite=None)
 
 
 def show_plan(arguments: argparse.Namespace) -> Answer:
     """Show what building the selected cells would do; a layer counts as reused when the engine that runs has it."""
     project = find_project()
-    cells = project.matrix.select_cells(shared_arguments.selection_words(arguments))
+    cells = project.matrix.select_cells(arguments.select)
     _, broken = split_broken_cells(project, cells)
     if broken:
         raise KnowngoodError("\n".join(map(str, broken.values())))
     engine = container_engine.find_running_engine()
-    plan = build_survey.survey_plan(project, cells, wheelhouse.wheelhouse_folder(arguments.wheelhouse), engine)
+    plan = build_survey.survey_plan(project, cells, wheelhouse.wheelhouse_folder(), engine)
     host = engine.host if engine else None
     verdicts = CellVerdicts(CellAnswers(project), engine, os.environ, pulls=False)
     notes = [f"{cell}: {wheel.text}" for cell in cells for wheel in verdicts.judge(cell).compiled]

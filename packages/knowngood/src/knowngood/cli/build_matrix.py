@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import itertools
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,65 +13,46 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.formatting import format_table
-from knowngood.core.notify import ignore_notes
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.evidence import run_evidence
-from knowngood.images import build_survey, cell_tasks, dry_run, matrix_plan, pipeline, task_crew
-from knowngood.images.cell_tasks import CellResult, CellStatus
-from knowngood.images.matrix_plan import Holdings, PlanInput
-from knowngood.images.pipeline import PipelineOptions
+from knowngood.images import build_survey, dry_run, free_resources, matrix_plan, pipeline
+from knowngood.images.matrix_plan import Holdings, LayerKey, PlanInput
+from knowngood.images.pipeline import CellResult, CellStatus, PipelineOptions
 from knowngood.lock import wheelhouse
 from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import Project, find_project
-from knowngood.registry import image_release, wheel_supply
-from knowngood.registry.image_reference import Repository
-from knowngood.registry.registry_client import Registry
+from knowngood.registry import wheel_supply
 from knowngood.smoke.suite_command import SuiteOptions
-from knowngood.wheels.compile_request import CompileOptions, WheelRequest, needed_wheels
+from knowngood.wheels.compile_request import CompileOptions, needed_wheels
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteStep:
-    """How the smoke suite runs in each image that a command builds."""
+class BuildOrder:
+    """Which cells a command builds, and how."""
 
-    options: SuiteOptions
-    again: bool
-    """Run it even if there is good evidence for the image."""
-
-    def command_words(self) -> list[str]:
-        """Return the options of `build-matrix` that ask for the same."""
-        options = self.options
-        words = ["--timeout", str(options.seconds), "--memory", options.memory]
-        words += ["--quick" if options.quick else "--no-quick"]
-        words += ["--gpus"] if options.gpus else []
-        return [*words, "--again"] if self.again else words
+    select: Sequence[str]
+    locked: bool = False
+    record: bool = False
+    compile: bool = False
+    dry_run: bool = False
+    builder: str | None = None
+    """The builder of `docker buildx`; `None` for the engine's own."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_build_arguments(parser)
-    shared_arguments.add_suite_options(parser, quick=True)
+    shared_arguments.add_suite_part(parser, quick=True)
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose the cells, and how and where they are built."""
-    shared_arguments.add_select(parser)
-    shared_arguments.add_all(parser)
-    shared_arguments.add_wheelhouse(parser)
+    shared_arguments.add_select(parser, default="default")
     shared_arguments.add_locked(parser)
-    parser.add_argument(
-        "--jobs", type=_parse_jobs, metavar="N", help="cells at once, within memory and disk (default: by processors)"
-    )
     parser.add_argument("--record", action="store_true", help="write the digests of the image beside its Dockerfile")
     parser.add_argument("--compile", action="store_true", help="compile the wheels that the wheelhouse lacks")
-    parser.add_argument(
-        "--published",
-        metavar="REPOSITORY",
-        help="skip cells whose recorded image is in this repository already and has passed; nothing is pulled",
-    )
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
     parser.add_argument(
         "--builder",
@@ -86,34 +64,51 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """Build the selected cells, and run the suite in each image."""
     options = shared_arguments.suite_options_from_arguments(arguments)
-    return build_cells(arguments, suite=SuiteStep(options=options, again=arguments.again))
+    return build_cells(order_from_arguments(arguments), suite=options)
 
 
-def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> Answer:
-    """Build the selected cells and, with `suite`, run it in them. The first cell that fails decides the exit code."""
+def order_from_arguments(arguments: argparse.Namespace) -> BuildOrder:
+    """Return what the arguments of `add_build_arguments` ask for."""
+    return BuildOrder(
+        select=arguments.select,
+        locked=arguments.locked,
+        record=arguments.record,
+        compile=arguments.compile,
+        dry_run=arguments.dry_run,
+        builder=arguments.builder,
+    )
+
+
+def build_cells(order: BuildOrder, *, suite: SuiteOptions | None, again: bool = False) -> Answer:
+    """Build the selected cells and, with `suite`, run it in them, with `again` also where there is good evidence.
+
+    The first cell that fails decides the exit code.
+    """
     project = find_project()
-    cells, broken = _sound_cells(project, project.matrix.select_cells(shared_arguments.selection_words(arguments)))
-    options = _pipeline_options(arguments, suite)
-    if arguments.dry_run:
+    cells, broken = _sound_cells(project, project.matrix.select_cells(order.select))
+    options = PipelineOptions(
+        wheelhouse=wheelhouse.wheelhouse_folder(),
+        locked=order.locked,
+        prove=suite is not None,
+        suite=suite or SuiteOptions(),
+        force_smoke=again,
+        record=order.record,
+    )
+    if order.dry_run:
         if broken:
             raise KnowngoodError("\n".join(str(result.error) for result in broken))
-        commands = _dry_run_commands(arguments, project, cells, options)
+        commands = _dry_run_commands(order, project, cells, options)
         return Answer(0, {"commands": commands}, "\n".join(dict.fromkeys(commands)))
-    published = _published_results(arguments, project, cells) if arguments.published else {}
-    results, compile_codes = [*broken, *published.values()], []
-    if cells := [cell for cell in cells if str(cell) not in published]:
+    results, compile_codes = broken, []
+    if cells:
         with report_progress("engine") as notify:
             engine = container_engine.ensure_engine(notify=notify)
             notify(f"docker {engine.version} at {engine.host}")
-            if arguments.builder:
-                engine = container_engine.use_builder(engine, arguments.builder)
+            if order.builder:
+                engine = container_engine.use_builder(engine, order.builder)
         _fetch_wheels(project, cells, options.wheelhouse)
-        compile_codes = _compile_wheels(arguments, project, cells) if arguments.compile else []
-
-        def command_for(cell: str) -> list[str]:
-            return _command_for_cell(arguments, cell, suite)
-
-        results += _local_results(project, cells, options, engine, command_for, arguments.jobs)
+        compile_codes = _compile_wheels(project, cells) if order.compile else []
+        results += _build_one_by_one(project, cells, options, engine)
     codes = [*(item.error.exit_code for item in results if item.error), *compile_codes]
     document = {"cells": [result.document(project.root) for result in results]}
     return Answer(codes[0] if codes else 0, document, format_results(results, project))
@@ -130,50 +125,20 @@ def _sound_cells(project: Project, cells: Sequence[Cell]) -> tuple[list[Cell], l
     return sound, failed
 
 
-def _pipeline_options(arguments: argparse.Namespace, suite: SuiteStep | None) -> PipelineOptions:
-    return PipelineOptions(
-        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
-        locked=arguments.locked,
-        prove=suite is not None,
-        suite=suite.options if suite else SuiteOptions(),
-        force_smoke=bool(suite and suite.again),
-        record=arguments.record,
-    )
-
-
 def _dry_run_commands(
-    arguments: argparse.Namespace, project: Project, cells: Sequence[Cell], options: PipelineOptions
+    order: BuildOrder, project: Project, cells: Sequence[Cell], options: PipelineOptions
 ) -> list[str]:
-    commands = []
-    if arguments.compile:
-        wheel_orders, compile_options = _wheel_orders(arguments, project, cells)
-        commands = compile_command.dry_run_wheel_commands(project, wheel_orders, compile_options)
+    missing = needed_wheels(cells, project.matrix) if order.compile else ()
+    commands = [f"knowngood compile '{cell}'" for cell in dict.fromkeys(wheel.cell for wheel in missing)]
     engine = dry_run.dry_run_engine()
-    if arguments.builder:
-        engine = container_engine.use_builder(engine, arguments.builder)
-    house = None if arguments.compile else options.wheelhouse
+    if order.builder:
+        engine = container_engine.use_builder(engine, order.builder)
+    house = None if order.compile else options.wheelhouse
     cell_pipeline = pipeline.Pipeline(project, options, engine)
     _, ordered = _survey_in_build_order(project, cells, house, engine if engine.version else None)
     for cell in ordered.values():
-        commands += dry_run.cell_commands(cell_pipeline, cell, compiled=arguments.compile)
+        commands += dry_run.cell_commands(cell_pipeline, cell, compiled=order.compile)
     return commands
-
-
-def _published_results(arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]) -> dict[str, CellResult]:
-    """Return results for the cells that need no work: the registry has their image, and a good run is committed."""
-    start = time.monotonic()
-    registry = Registry(Repository.parse(arguments.published))
-    cells_by_id = {str(cell): cell for cell in cells}
-    return {
-        name: CellResult(
-            cell=name,
-            status=CellStatus.UNCHANGED,
-            seconds=time.monotonic() - start,
-            tier=run_evidence.proven_tier([run], locked=True),
-            note=f"{registry.repository}:{image_release.lock_tag(project, cells_by_id[name])} is {digest[:19]}",
-        )
-        for name, (digest, run) in image_release.published_and_proven(project, registry, cells).items()
-    }
 
 
 def _survey_in_build_order(
@@ -185,39 +150,28 @@ def _survey_in_build_order(
     return holdings, {item: inputs[item] for item in matrix_plan.order_cells(list(inputs), holdings)}
 
 
-def _local_results(  # noqa: PLR0913, PLR0917
-    project: Project,
-    cells: Sequence[Cell],
-    options: PipelineOptions,
-    engine: Engine,
-    command_for: Callable[[str], list[str]],
-    most_jobs: int | None,
+def _build_one_by_one(
+    project: Project, cells: Sequence[Cell], options: PipelineOptions, engine: Engine
 ) -> Iterator[CellResult]:
     """Yield the result of each cell when it is ready. Cells that build layers for others come first."""
     cell_pipeline = pipeline.Pipeline(project, options, engine)
     holdings, ordered = _survey_in_build_order(project, cells, options.wheelhouse, engine)
-    tasks = [cell_tasks.task_for_cell(item, holdings, prove=options.prove) for item in ordered]
-    cells_by_task = {item.cell: cell for item, cell in ordered.items()}
-    jobs = min(most_jobs or task_crew.suggest_jobs(), len(tasks))
-    count = itertools.count(1)
-
-    def start_task(task: cell_tasks.BuildTask) -> task_crew.RunningTask:
-        cell = cells_by_task[task.cell]
-        if jobs > 1:
-            return task_crew.TaskProcess(task.cell, command_for(str(cell)), project.root)
-        number = f"[{next(count)}/{len(tasks)}] " if len(tasks) > 1 else ""
-        with report_progress(f"{number}{cell}") as notify:
-            return task_crew.FinishedTask(cell_pipeline.run(cell, notify))
-
-    with contextlib.ExitStack() as stack:
-        # With one job, the cell itself uses the live line of the terminal.
-        notify = stack.enter_context(report_progress("queue")) if jobs > 1 else ignore_notes
-        for result in task_crew.run_tasks(
-            tasks, start_task, lambda: task_crew.measure_free_resources(engine), jobs=jobs, notify=notify
+    made: set[LayerKey] = set()
+    for number, (item, cell) in enumerate(ordered.items(), 1):
+        place = f"[{number}/{len(ordered)}] " if len(ordered) > 1 else ""
+        missing = {key: size for key, size in matrix_plan.layers_to_build(item, holdings) if key not in made}
+        if lack := free_resources.describe_lack_of_disk(
+            sum(missing.values()), free_resources.measure_free_disk(engine)
         ):
-            if result.error:
-                print(f"{result.cell}: {result.error}", file=sys.stderr)
-            yield result
+            error = MissingError(f"{cell}: {lack}")
+            result = CellResult(cell=item.cell, status=CellStatus.FAILED, seconds=0, error=error)
+        else:
+            with report_progress(f"{place}{cell}") as notify:
+                result = cell_pipeline.run(cell, notify)
+        if result.error:
+            print(f"{result.cell}: {result.error}", file=sys.stderr)
+        made |= set(missing) if result.image else set()
+        yield result
 
 
 def _fetch_wheels(project: Project, cells: Sequence[Cell], wheel_folder: Path) -> None:
@@ -233,41 +187,18 @@ def _fetch_wheels(project: Project, cells: Sequence[Cell], wheel_folder: Path) -
                 print(f"{cell}: {error}", file=sys.stderr)
 
 
-def _compile_wheels(arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]) -> list[int]:
+def _compile_wheels(project: Project, cells: Sequence[Cell]) -> list[int]:
     """Fill the wheelhouse, and return an exit code for each wheel that failed.
 
     A failure is printed; the cell is then built as its twin without flash-attn.
     """
-    wheel_orders, options = _wheel_orders(arguments, project, cells)
+    wheel_orders = needed_wheels(cells, project.matrix)
+    options = CompileOptions(wheelhouse=wheelhouse.wheelhouse_folder())
     documents = compile_command.compile_wheels(project, wheel_orders, options) if wheel_orders else []
     failed = [item for item in documents if "error" in item]
     for item in failed:
         print(item["error"], file=sys.stderr)
     return [item["exit"] for item in failed]
-
-
-def _wheel_orders(
-    arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]
-) -> tuple[Sequence[WheelRequest], CompileOptions]:
-    options = CompileOptions(
-        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse), wheels=compile_command.find_wheel_list(project)
-    )
-    return needed_wheels(cells, project.matrix), options
-
-
-def _command_for_cell(arguments: argparse.Namespace, cell: str, suite: SuiteStep | None) -> list[str]:
-    """Return the words of this command line for one cell, for a child process."""
-    words = ["build-matrix", cell, *suite.command_words()] if suite else ["build", cell]
-    words += ["--wheelhouse", arguments.wheelhouse] if arguments.wheelhouse else []
-    words += ["--locked"] if arguments.locked else []
-    words += ["--builder", arguments.builder] if arguments.builder else []
-    return [*words, "--record"] if arguments.record else words
-
-
-def _parse_jobs(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cells from 1 to 64")
-    return int(text)
 
 
 def format_results(results: list[CellResult], project: Project) -> str:

@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.engine import container_engine
     from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE, describe_unsigned_run
     from knowngood.launch.cell_verdict import CellVerdicts
-    from knowngood.smoke.suite_files import has_suite, hash_suite
-    from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
+    from knowngood.smoke.suite_files import find_cell_suite, has_suite, has_trainer_checks, hash_suite
 
     project = find_project()
     matrix = _load_matrix(project)
@@ -276,7 +275,7 @@ def _plan_jobs(arguments: argparse.Namespace, project: Project) -> Answer:
     ordered = matrix_plan.order_cells(list(build_survey.survey_cells(project, cells, None)), matrix_plan.Holdings())
     compiled = {str(cell): project.matrix.compiled_packages(cell) for cell in cells}
     gpus = ci_jobs.parse_gpu_architectures(arguments.gpus)
-    jobs = ci_jobs.plan_ci_jobs(ordered, compiled, gpus=gpus, limit=ci_jobs.GITHUB_LIMIT)
+    jobs = ci_jobs.plan_ci_jobs(ordered, compiled, gpus=gpus)
     runner = {"runner": ci_jobs.parse_runner_labels(arguments.runner)} if arguments.runner else {}
     document = ci_jobs.github_matrix(jobs, ci_jobs.CiStage(arguments.jobs), **runner)
     return Answer(0, document, ci_jobs.render_github_matrix(document))

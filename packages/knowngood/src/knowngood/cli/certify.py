@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from knowngood.smoke.certify_run import ModelEvidence, ModelRequest
 
 _EPILOG = (
-    "Example: knowngood certify path/to/model --here --quick. Exit codes: 0 a setting is right for every kind of data, "
+    "Example: knowngood certify path/to/model --quick. Exit codes: 0 a setting is right for every kind of data, "
     "1 none is right for some or a prediction was wrong, 2 no configuration of a causal model or code of its own that "
     "was not allowed, 3 this transformers does not know the model, 4 torch, an engine or a GPU is missing."
 )
@@ -39,9 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="a model's config.json, the folder that holds it, or a family of the suite, such as gemma2",
     )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--here", action="store_true", help="run in the current environment (VIRTUAL_ENV); the default")
-    place.add_argument("--cell", metavar="ID", help="run in the image of this cell; an id or an alias")
+    parser.add_argument(
+        "--cell",
+        metavar="ID",
+        help="run in the image of this cell, an id or an alias (default: in the current environment, VIRTUAL_ENV)",
+    )
     parser.add_argument("--quick", action="store_true", help="padded and packed data in bf16, and little in fp32")
     parser.add_argument(
         "--remote-code", action="store_true", help="run the Python files beside CONFIG, where the model needs them"
@@ -73,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     predictions = None if arguments.predictions is None else read_model_predictions(arguments.predictions)
     request = certify_run.ModelRequest(config=config, remote_code=arguments.remote_code, predictions=predictions)
     options = SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout)
-    if arguments.here or arguments.cell is None:
+    if arguments.cell is None:
         shared_arguments.refuse_options(
             arguments, ("gpus",), "does nothing without --cell ID: the run is in the current environment"
         )

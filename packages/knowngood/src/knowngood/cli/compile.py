@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,18 @@ from knowngood.core.formatting import format_table
 from knowngood.core.matrix import Matrix
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
-from knowngood.engine.container_engine import Engine
-from knowngood.images import dry_run, pipeline
-from knowngood.images.pipeline import PipelineOptions as BuildOptions
+from knowngood.images import pipeline
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
 from knowngood.registry import wheel_supply
-from knowngood.wheels import compile_plan, compile_request
+from knowngood.wheels import compile_request
 from knowngood.wheels.compile_request import CompileOptions, WheelRequest, needed_wheels
 from knowngood.wheels.compile_run import Compiler
-
-WHEEL_LIST = "wheels.txt"
-"""The file of a project that lists published wheels."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    shared_arguments.add_wheelhouse(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--package", metavar="NAME==VERSION", help="compile this release instead of what the cells need")
     what.add_argument("--sdist", metavar="FILE", help="compile this sdist instead; FILE#sha256=... checks it")
@@ -54,7 +48,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--renew", action="store_true", help="compile again what was made from other inputs or has no build record"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -64,10 +57,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     wheel_orders = _orders(arguments, matrix.select_cells(arguments.select), matrix)
     if not wheel_orders:
         return Answer(0, {"wheels": []}, "nothing to compile: none of these cells needs a wheel that nobody publishes")
-    options = _compile_options(arguments, project)
-    if arguments.dry_run:
-        commands = dry_run_wheel_commands(project, wheel_orders, options)
-        return Answer(0, {"commands": commands}, "\n".join(commands))
+    options = CompileOptions(
+        wheelhouse=wheelhouse.wheelhouse_folder(),
+        memory_each=arguments.memory_per_job,
+        jobs=arguments.jobs,
+        renew=arguments.renew,
+    )
     documents = compile_wheels(project, wheel_orders, options)
     failed = [item for item in documents if "error" in item]
     rows = [_row(item) for item in documents]
@@ -83,33 +78,13 @@ def compile_wheels(
     """Compile the ordered wheels, and return the document of each for `--json`. A failure does not stop the others."""
     with report_progress("engine") as notify:
         engine = container_engine.ensure_engine(notify=notify)
-    return _compile_one_by_one(_local_compiler(project, engine, options), wheel_orders)
-
-
-def _local_compiler(project: Project, engine: Engine, options: CompileOptions) -> Compiler:
-    return Compiler(
-        line=pipeline.Pipeline(project, _build_options(options), engine),
-        options=options,
-        supply=_wheel_supply(project, options),
-    )
-
-
-def _wheel_supply(project: Project, options: CompileOptions) -> Callable[[WheelRequest, Notify], Path | None]:
-    """Return the function that fetches a wheel whose bytes are recorded."""
 
     def supply(order: WheelRequest, notify: Notify) -> Path | None:
-        return wheel_supply.supply_wheel(
-            project, order.cell, (order.package, order.version), options.wheelhouse, notify
-        )
+        release = (order.package, order.version)
+        return wheel_supply.supply_wheel(project, order.cell, release, options.wheelhouse, notify)
 
-    return supply
-
-
-def _build_options(options: CompileOptions) -> BuildOptions:
-    return BuildOptions(wheelhouse=options.wheelhouse)
-
-
-def _compile_one_by_one(compiler: Compiler, wheel_orders: Sequence[WheelRequest]) -> list[Mapping[str, Any]]:
+    line = pipeline.Pipeline(project, pipeline.PipelineOptions(wheelhouse=options.wheelhouse), engine)
+    compiler = Compiler(line=line, options=options, supply=supply)
     documents: list[Mapping[str, Any]] = []
     for order in wheel_orders:
         with report_progress(f"{order.package} {order.version} for {order.cell}") as notify:
@@ -118,30 +93,6 @@ def _compile_one_by_one(compiler: Compiler, wheel_orders: Sequence[WheelRequest]
             except KnowngoodError as error:
                 documents.append(compile_request.failed_wheel_document(order, error))
     return documents
-
-
-def dry_run_wheel_commands(
-    project: Project, wheel_orders: Sequence[WheelRequest], options: CompileOptions
-) -> list[str]:
-    """Return the commands that compiling the ordered wheels would run."""
-    compiler = _local_compiler(project, dry_run.dry_run_engine(), options)
-    return [text for one in wheel_orders for text in compile_plan.compile_dry_run(one, compiler.line, options)]
-
-
-def find_wheel_list(project: Project) -> Path | None:
-    """Return the project's list of published wheels, or `None` when it has none."""
-    path = project.root / WHEEL_LIST
-    return path if path.is_file() else None
-
-
-def _compile_options(arguments: argparse.Namespace, project: Project) -> CompileOptions:
-    return CompileOptions(
-        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
-        memory_each=arguments.memory_per_job,
-        jobs=arguments.jobs,
-        renew=arguments.renew,
-        wheels=find_wheel_list(project),
-    )
 
 
 def _orders(arguments: argparse.Namespace, cells: list[Cell], matrix: Matrix) -> list[WheelRequest]:

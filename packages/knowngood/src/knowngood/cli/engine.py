@@ -1,4 +1,4 @@
-"""`knowngood engine up|down|status|env|warm|prune`: the engine, and what is kept for runs."""
+"""`knowngood engine up|down|status|env|prune`: the engine, and what is kept for runs."""
 
 from __future__ import annotations
 
@@ -68,19 +68,6 @@ def _document(engine: Engine) -> dict[str, object]:
     return {name: getattr(engine, name) for name in ("host", "version", "buildkit", "containerd_store", "embedded")}
 
 
-def _configure_warm(parser: argparse.ArgumentParser) -> None:
-    from knowngood.cli import warm
-
-    warm.configure(parser)
-
-
-def warm_kernels(arguments: argparse.Namespace) -> Answer:
-    """Make, fetch or push a pack of kernels."""
-    from knowngood.cli import warm
-
-    return warm.run(arguments)
-
-
 def _configure_prune(parser: argparse.ArgumentParser) -> None:
     from knowngood.launch import stored_data
 
@@ -127,9 +114,6 @@ WORDS = {
     "down": Word("remove the embedded engine and all that it stored", remove_engine, _configure_down),
     "status": Word("describe the engine that runs", show_engine),
     "env": Word('print shell lines, for eval "$(knowngood engine env)"', show_environment),
-    "warm": Word(
-        "compile a cell's kernels on this machine's GPU once, and keep them for `run`", warm_kernels, _configure_warm
-    ),
     "prune": Word(
         "list what can be made again and how much it takes, and remove it with --yes",
         prune_stored_data,

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         is_compose = form is ExportFormat.COMPOSE
         text = (render_compose_file if is_compose else render_devcontainer)(locked.cell, container)
     else:
-        text = lock_exports.render_apptainer_definition(locked, image_release.read_base_source(project, locked), image)
+        text = lock_exports.render_apptainer_definition(locked, image_release.require_base_lock(project, locked), image)
     document = {"id": str(locked.cell), "format": str(form), "file": arguments.output}
     if arguments.output:
         write_atomically(Path(arguments.output), text)

@@ -89,8 +89,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _lock_base(project: Project, name: str) -> Answer:
     if name not in project.matrix.bases:
         raise UsageError(f"{name!r} is not in matrix.yaml's bases; they are {', '.join(project.matrix.bases)}")
-    if project.matrix.bases[name].image:
-        raise UsageError(f"base {name!r} is an image by digest; it has no packages to lock")
     with report_progress(f"base {name}") as notify:
         context = base_image.prepare_base(project, name, locked=False, notify=notify, refresh=True)
     path = base_image.packages_lock_path(project, name).relative_to(project.root)

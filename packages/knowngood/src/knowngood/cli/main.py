@@ -89,7 +89,7 @@ COMMANDS: dict[str, Command] = {
         "smoke run default --quick",
     ),
     "certify": Command(
-        "maintain", "which attention settings are right for a model, from its config.json", "certify config.json --here"
+        "maintain", "which attention settings are right for a model, from its config.json", "certify config.json"
     ),
     "bench": Command(
         "maintain",
@@ -119,14 +119,9 @@ COMMANDS: dict[str, Command] = {
         "check that what is known good is still good: files, upstream, vulnerabilities, rebuilds, suites",
         "nightly default --budget 60",
     ),
-    "bisect": Command(
-        "maintain",
-        "find the package that turns a good lock bad, with few environments",
-        "bisect good.txt bad.txt -- python train.py",
-    ),
     "engine": Command(
         "facts",
-        "start, describe or remove the embedded engine, warm the kernels for `run`, prune what is kept",
+        "start, describe or remove the embedded engine, prune what is kept",
         "engine prune --yes",
     ),
 }
@@ -140,7 +135,11 @@ COMPANIONS = {
 """Other distribution -> the commands that it adds, to name it to who calls one and does not have it."""
 
 RETIRED = {
+    "--all": "is now '*', the glob of every cell",
     "--insecure": "is now in the address, http://HOST/PATH, for a registry on this machine",
+    "--memory": "is gone; a container of the suite has 12 GB, or 24 GB with --gpus",
+    "--wheelhouse": "is now KNOWNGOOD_WHEELHOUSE, which names the folder",
+    "bisect": "is gone; `knowngood nightly` names the packages that changed since a cell passed",
     "breaks": "is now `knowngood api --breaks`",
     "plan": "is now `knowngood build --plan`, and as jobs of workflows `knowngood cells --jobs`",
     "prune": "is now `knowngood engine prune`",
@@ -153,8 +152,9 @@ RETIRED = {
     "smoke --image": "is now `knowngood smoke published`",
     "smoke --on": "is now `knowngood smoke job`",
     "smoke --processes": "is now `knowngood smoke parallel`",
-    "warm": "is now `knowngood engine warm`",
-    "warm --list": "is now `knowngood engine prune`, which lists kernels too",
+    "--prove": "is now `knowngood smoke run`, before the program",
+    "verify --cold": "is now KNOWNGOOD_CACHE, which names an empty folder",
+    "warm": "is gone; the first run with an image compiles its kernels, and its cache volume keeps them",
 }
 """A command, an option, or both, that are no longer there -> what took their place; named for one release."""
 

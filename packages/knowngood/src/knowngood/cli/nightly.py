@@ -9,15 +9,12 @@ from pathlib import Path
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
 from knowngood.project.checkout import find_project
 from knowngood.reports import nightly_folder, nightly_run
 from knowngood.reports.nightly_report import NightlyReport, ResultState
 
 CHECKS = ("files", "upstream", "audit", "rebuild", "suite")
-_PROOF_DAYS = 7
-"""How long a green suite of an image on this node counts, in days."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,47 +30,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", choices=CHECKS, metavar="CHECK", help=f"only this check; one of {', '.join(CHECKS)}"
     )
     parser.add_argument(
-        "--share", type=_parse_count, default=2, metavar="N", help="how many cells are built again (default: 2)"
-    )
-    parser.add_argument(
         "--budget",
         type=_parse_count,
         metavar="MINUTES",
         help="start no rebuild and no suite that would exceed this time",
     )
-    parser.add_argument(
-        "--elsewhere", metavar="HOST", help="another engine (as in DOCKER_HOST) for a second try of what fails"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
-    shared_arguments.add_wheelhouse(parser)
-    shared_arguments.add_suite_options(parser, quick=True)
+    shared_arguments.add_suite_part(parser, quick=True)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Run the nightly checks, or finish those of a run that was killed. The worst finding decides the exit code."""
-    if not arguments.share and "rebuild" in (arguments.only or ()):
-        raise UsageError("--share 0 leaves nothing for --only rebuild to do; give a share of at least 1")
     project = find_project()
     request = nightly_run.NightlyRequest(
         words=tuple(arguments.select),
         folder=(arguments.folder or project.root / "evidence/nights").resolve(),
         checks=frozenset(arguments.only or CHECKS),
-        share=arguments.share,
         budget=arguments.budget,
-        expires=0 if arguments.again else _PROOF_DAYS,
-        elsewhere=arguments.elsewhere,
-        wheelhouse=arguments.wheelhouse,
         suite=shared_arguments.suite_options_from_arguments(arguments),
     )
     with report_progress("nightly") as notify:
-        prepared = nightly_run.prepare_nightly(project, request, notify, dry_run=arguments.dry_run)
-    if arguments.dry_run:
-        commands, notes = prepared.commands(), prepared.dry_run_notes()
-        return Answer(
-            prepared.dry_run_exit_code,
-            {"commands": commands, "notes": notes},
-            "\n".join([*commands, *(f"# {it}" for it in notes)]),
-        )
+        prepared = nightly_run.prepare_nightly(project, request, notify)
     report = prepared.run(report_progress)
     page = nightly_folder.save_report(report, request.folder)
     print(f"wrote {page} and {page.with_suffix('.json').name}", file=sys.stderr)

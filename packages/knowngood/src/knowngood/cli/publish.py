@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    shared_arguments.add_all(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--to", metavar="REPOSITORY", help="such as registry.example/team/knowngood (default: KNOWNGOOD_REPOSITORY)"
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     matrix = project.matrix
     where = shared_arguments.repository_name(arguments.to, matrix, "--to")
-    cells = matrix.select_cells(shared_arguments.selection_words(arguments))
+    cells = matrix.select_cells(arguments.select or ["default"])
     named = release_signers.load_release_verifiers(project.root, matrix.publish)
     target = _Target(
         registry=Registry(Repository.parse(where)),
@@ -301,7 +300,7 @@ def _describe_inspection(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _verify(arguments: argparse.Namespace) -> Answer:
-    refused = ("select", "all", "dry_run", "no_aliases", "key", "repair")
+    refused = ("select", "dry_run", "no_aliases", "key", "repair")
     shared_arguments.refuse_options(arguments, refused, "does nothing with --verify, which reads one image")
     reference = ImageReference.parse(arguments.verify)
     project = find_project()

@@ -87,9 +87,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--no-requirements", action="store_true", help=f"pay no attention to {added_packages.REQUIREMENTS_FILE}"
     )
     parser.add_argument(
-        "--prove", action="store_true", help="first run the quick suite in the image; keep its evidence"
-    )
-    parser.add_argument(
         "--print", action="store_true", help="print the commands for docker, podman and Apptainer, and run nothing"
     )
     _split_program(parser)
@@ -120,8 +117,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("name the program after --, as in `knowngood run -- python train.py`")
     if arguments.json and not arguments.print:
         raise UsageError("--json is only for --print: without it, the output is the program's own")
-    if arguments.print and arguments.prove:
-        raise UsageError("--print runs nothing, and --prove runs the suite; give one of them")
     folder = run_host.find_working_folder()
     container = ContainerRun(
         image="",
@@ -172,12 +167,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     _tell(chosen, lines, container)
     _remove_abandoned(engine, container.user)
     image = run_image.get_cell_image(project, choice.cell, engine)
-    if arguments.prove:
-        run_image.prove_cell_image(project, choice.cell, image, engine, container.gpus)
     container = replace(container, image=run_image.add_to_image(project, choice.cell, image, additions).name)
-    from knowngood.launch import kernel_delivery
-
-    kernel_delivery.deliver_kernels(project, choice.cell, image, engine, container, nvidia, print_notice)
     return become_program(engine, container)
 
 

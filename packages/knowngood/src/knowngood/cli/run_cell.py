@@ -1,4 +1,4 @@
-"""The cell that `run` and `engine warm` work in: the one that SELECT names, or the best one for this machine's GPU."""
+"""The cell that `run` works in: the one that SELECT names, or the best one for this machine's GPU."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from knowngood.core import extensions
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.package_names import canonical_name, parse_requirement_text
 from knowngood.launch import added_packages
-from knowngood.launch.container_run import ContainerRun, GpuAccess
+from knowngood.launch.container_run import ContainerRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,16 +176,3 @@ def name_program_image(
         return replace(container, image=derived.name)
     repositories = image_reference.list_repositories(project.matrix, os.environ)
     return replace(container, reference=image_access.recorded_reference(project, cell, repositories))
-
-
-def prove_cell_image(project: Project, cell: Cell, image: RunnableImage, engine: Engine, gpus: GpuAccess) -> None:
-    """Run the quick suite in the image and keep its evidence; raises `KnowngoodError` when the suite fails."""
-    from knowngood.launch import image_access
-
-    with report_progress(str(cell)) as notify:
-        path, evidence = image_access.prove_image(
-            project, cell, image, engine, gpus=gpus is not GpuAccess.NONE, notify=notify
-        )
-    print_notice(f"{evidence.report['verdict']['text']} (evidence: {path})")
-    if not evidence.ok:
-        raise KnowngoodError("the suite failed in this image on this machine, so the program was not started")

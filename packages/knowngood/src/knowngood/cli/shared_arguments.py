@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -17,29 +16,16 @@ if TYPE_CHECKING:
     from knowngood.smoke.suite_command import SuiteOptions
 
 
-def add_select(parser: argparse.ArgumentParser) -> None:
-    """Add SELECT, the words that `knowngood.core.selection` parses."""
+def add_select(parser: argparse.ArgumentParser, *, default: str = "") -> None:
+    """Add SELECT, the words that `knowngood.core.selection` parses; every cell without one, unless `default` is one."""
     parser.add_argument(
         "select",
         nargs="*",
         metavar="SELECT",
-        help="a cell id, a glob over ids, an axis filter (gpu=H100, 'torch>=2.11,stack=trl') or an alias",
+        default=[default] if default else [],
+        help="a cell id, a glob over ids, an axis filter (gpu=H100, 'torch>=2.11,stack=trl') or an alias"
+        + (f" (default: {default}; '*' is every cell)" if default else ""),
     )
-
-
-def add_all(parser: argparse.ArgumentParser) -> None:
-    """Add `--all`, for commands that work on the alias `default` when no cell is selected."""
-    parser.add_argument("--all", action="store_true", help="every cell (without SELECT: the alias default)")
-
-
-def selection_words(arguments: argparse.Namespace, *, default: Sequence[str] = ("default",)) -> list[str]:
-    """Return the words of SELECT, no words (every cell) for `--all`, and otherwise those of `default`.
-
-    Raises `UsageError` for SELECT together with `--all`.
-    """
-    if arguments.all and arguments.select:
-        raise UsageError(f"--all is every cell, {' '.join(arguments.select)} only some; give one of the two")
-    return arguments.select or ([] if arguments.all else [*default])
 
 
 def add_one_cell(parser: argparse.ArgumentParser) -> None:
@@ -72,15 +58,6 @@ def find_environment_cell(text: str, matrix: Matrix) -> Cell:
         return select_one_cell([text], matrix)
 
 
-def add_wheelhouse(parser: argparse.ArgumentParser) -> None:
-    """Add `--wheelhouse`, the folder of wheels that were compiled here."""
-    parser.add_argument(
-        "--wheelhouse",
-        metavar="FOLDER",
-        help="the folder of compiled wheels (default: KNOWNGOOD_WHEELHOUSE, else a folder in the cache)",
-    )
-
-
 def add_locked(parser: argparse.ArgumentParser) -> None:
     """Add `--locked`, which forbids changing a lock."""
     parser.add_argument(
@@ -106,11 +83,8 @@ def repository_name(named: str | None, matrix: Matrix, option: str) -> str:
     return where
 
 
-def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool, again: bool = True) -> None:
-    """Add the options that say how the smoke suite runs; `quick` is the default of `--quick`.
-
-    Without `again` there is no `--again`: for what runs in any case.
-    """
+def add_suite_part(parser: argparse.ArgumentParser, *, quick: bool) -> None:
+    """Add the options that say which part of the smoke suite runs, and where; `quick` is the default of `--quick`."""
     parser.add_argument(
         "--quick",
         action=argparse.BooleanOptionalAction,
@@ -120,25 +94,22 @@ def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool, again: bo
     parser.add_argument(
         "--gpus", action="store_true", help="give the container the GPUs of this host; fail without one"
     )
-    if again:
-        parser.add_argument("--again", action="store_true", help="run the suite even if there is good evidence already")
+
+
+def add_suite_time(parser: argparse.ArgumentParser) -> None:
+    """Add `--timeout`, for commands that may run the whole suite on a slow machine."""
     parser.add_argument(
         "--timeout", type=parse_seconds, default=1200, metavar="SECONDS", help="for the suite (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--memory",
-        type=_parse_memory,
-        metavar="SIZE",
-        help="for the container (default: 12g, or 24g with --gpus, where trainers also run what generates)",
     )
 
 
 def suite_options_from_arguments(arguments: argparse.Namespace) -> SuiteOptions:
-    """Return the options of the suite that `add_suite_options` added."""
+    """Return the options of the suite that `add_suite_part` and `add_suite_time` added."""
     from knowngood.smoke.suite_command import SuiteOptions  # `cells` imports this module and must start fast
 
-    memory = arguments.memory or ("24g" if arguments.gpus else SuiteOptions.memory)
-    return SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=memory)
+    memory = "24g" if arguments.gpus else SuiteOptions.memory  # on a GPU, trainers also run what generates
+    seconds = getattr(arguments, "timeout", SuiteOptions.seconds)
+    return SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=seconds, memory=memory)
 
 
 def refuse_options(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:
@@ -166,9 +137,3 @@ def parse_seconds(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
     return int(text)
-
-
-def _parse_memory(text: str) -> str:
-    if not re.fullmatch(r"[1-9]\d*[mg]", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8g or 800m")
-    return text

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from knowngood.cli import run_image, shared_arguments
-from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cells
+from knowngood.cli.build_matrix import BuildOrder, build_cells
 from knowngood.cli.main import Answer, Word
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import parse_cell
@@ -29,7 +29,7 @@ from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
 from knowngood.smoke import cluster_jobs, predictions, suite_run
 from knowngood.smoke.cluster_jobs import Scheduler
-from knowngood.smoke.trainer_suite import find_cell_suite
+from knowngood.smoke.suite_files import find_cell_suite
 
 
 def complete_words(words: Sequence[str]) -> list[str]:
@@ -41,7 +41,7 @@ def complete_words(words: Sequence[str]) -> list[str]:
 
 
 def _configure_run(parser: argparse.ArgumentParser) -> None:
-    add_build_arguments(parser)
+    shared_arguments.add_select(parser, default="default")
     _add_suite_options(parser)
 
 
@@ -60,7 +60,8 @@ def _configure_collect(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_suite_options(parser: argparse.ArgumentParser) -> None:
-    shared_arguments.add_suite_options(parser, quick=False, again=False)
+    shared_arguments.add_suite_part(parser, quick=False)
+    shared_arguments.add_suite_time(parser)
 
 
 def _configure_parallel(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,7 @@ def _configure_parallel(parser: argparse.ArgumentParser) -> None:
 
 def _configure_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scheduler", choices=[str(item) for item in Scheduler], help="what runs the job")
-    shared_arguments.add_select(parser)
+    shared_arguments.add_select(parser, default="default")
     parser.add_argument(
         "--folder", type=Path, metavar="FOLDER", required=True, help="a new folder on storage that the nodes share"
     )
@@ -92,7 +93,7 @@ def _configure_job(parser: argparse.ArgumentParser) -> None:
 def run_in_images(arguments: argparse.Namespace) -> Answer:
     """Build the images that are not there, and run the suite in each, also where there is good evidence already."""
     options = shared_arguments.suite_options_from_arguments(arguments)
-    return build_cells(arguments, suite=SuiteStep(options=options, again=True))
+    return build_cells(BuildOrder(select=arguments.select), suite=options, again=True)
 
 
 def run_here(arguments: argparse.Namespace) -> Answer:
@@ -158,7 +159,7 @@ def write_job(arguments: argparse.Namespace) -> Answer:
     repositories = image_reference.list_repositories(project.matrix, os.environ)
     places = [arguments.origin] if arguments.origin else list(repositories)
     tasks = []
-    for cell in project.matrix.select_cells(arguments.select or ["default"]):
+    for cell in project.matrix.select_cells(arguments.select):
         image = image_access.recorded_reference(project, cell, places)
         if not image:
             why = "no repository is named (--from, or KNOWNGOOD_REGISTRY)" if not places else "it has no recorded image"

@@ -22,11 +22,6 @@ _SHOWN = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    parser.add_argument(
-        "--cold",
-        action="store_true",
-        help="use an empty engine and an empty cache folder; the base is bootstrapped again too",
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -42,7 +37,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     for number, cell in enumerate(cells, 1):
         with report_progress(f"[{number}/{len(cells)}] {cell}") as notify:
             try:
-                verdicts.append(verification.verify_cell(cell_pipeline, cell, notify, cold=arguments.cold))
+                verdicts.append(verification.verify_cell(cell_pipeline, cell, notify))
             except KnowngoodError as error:
                 failed[str(cell)] = error
     document = {

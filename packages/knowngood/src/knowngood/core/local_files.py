@@ -62,19 +62,6 @@ def user_data_folder() -> Path:
 
 
 @contextlib.contextmanager
-def use_cache_folder(folder: Path) -> Iterator[None]:
-    """Make `folder` the cache folder of this process until the block ends."""
-    before = os.environ.get("KNOWNGOOD_CACHE")
-    os.environ["KNOWNGOOD_CACHE"] = str(folder)
-    try:
-        yield
-    finally:
-        del os.environ["KNOWNGOOD_CACHE"]
-        if before is not None:
-            os.environ["KNOWNGOOD_CACHE"] = before
-
-
-@contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Give a new folder in the cache that only this user can read, and remove it when the block ends.
 

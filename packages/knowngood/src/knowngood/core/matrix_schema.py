@@ -157,21 +157,14 @@ class Bootstrap(_Section):
 
 
 class Base(_Section):
-    """The operating-system image under a cell. Exactly one of `bootstrap` and `image` is given."""
+    """The operating-system image under a cell."""
 
     python: Annotated[str, _matching(r"3\.\d{1,2}", "3.11")]
     glibc: Annotated[str, _matching(r"2\.\d{1,2}", "2.36")]
-    bootstrap: Bootstrap | None = None
-    image: Annotated[str, _matching(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}", "NAME@sha256:DIGEST")] | None = None
+    bootstrap: Bootstrap
     host: HostArchitecture = DEFAULT_HOST
     """The hosts that it runs on. A cell of aarch64 on `debian12` has the base `debian12-aarch64`, which is made of the
     same packages unless the file has a base of that name."""
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Base:
-        if (self.bootstrap is None) == (self.image is None):
-            raise ValueError("a base has either `bootstrap` or `image` (by digest), and not both")
-        return self
 
 
 class AmendmentItem(_Section):

@@ -6,7 +6,3 @@ from collections.abc import Callable
 
 Notify = Callable[[str], None]
 """Called with one line of progress at a time; the line has no final newline."""
-
-
-def ignore_notes(_: str) -> None:
-    """Drop a line of progress."""

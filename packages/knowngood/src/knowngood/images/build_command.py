@@ -43,7 +43,7 @@ class BuildPlan:
     dockerfile: Path
     context: Path
     contexts: Mapping[str, str]
-    """The named build contexts: name to folder, `oci-layout://` or `docker-image://` address."""
+    """The named build contexts: name to folder or `oci-layout://` address."""
     inputs: str
     """SHA-256 over everything that shapes the image. An image with this digest in its label is not built again."""
     secrets: Mapping[str, Path] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from knowngood.index import index_settings
 from knowngood.lock import cell_locking, resolver
 from knowngood.project import core_facts
 from knowngood.smoke import suite_command
-from knowngood.smoke.trainer_suite import find_cell_suite
+from knowngood.smoke.suite_files import find_cell_suite
 
 RUN_FOLDER = Path("$KNOWNGOOD_TMP")
 """Stands for the temporary folder of a run."""

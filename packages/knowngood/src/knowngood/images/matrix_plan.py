@@ -25,7 +25,6 @@ class PlanAction(StrEnum):
     REUSE = "reuse"
     LOCK = "lock"
     """Its lock has to be made first. What is built then is not known yet."""
-    """Its image is in a registry and has passed the suite: nothing is built, and nothing pulled."""
     LACKS = "lacks"
     """This machine lacks something that no run can make."""
     REFUSED = "refused"

@@ -12,6 +12,7 @@ import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,13 +31,12 @@ from knowngood.evidence.run_evidence import Evidence, Tier
 from knowngood.images import build_inputs, image_build
 from knowngood.images.build_command import CellBuildPlan, Image
 from knowngood.images.cell_ownership import hold_cell
-from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.images.dockerfile import describe_stale_files, render_dockerfile
 from knowngood.lock import cell_locking
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project import core_facts
 from knowngood.project.checkout import Project
-from knowngood.smoke import suite_files, suite_run, trainer_suite
+from knowngood.smoke import suite_files, suite_run
 from knowngood.smoke.predictions import load_predictions, predictions_for_cell
 from knowngood.smoke.suite_command import SuiteOptions
 
@@ -95,6 +95,49 @@ def check_image_processor(engine: Engine, tag: str, record: ImageRecord, host: H
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise KnowngoodError(f"{tag} is for {host}, and cannot run there: {'; '.join(problems[:5])}{more}")
+
+
+class CellStatus(StrEnum):
+    """The outcome of a cell after a run of the pipeline."""
+
+    PROVEN = "proven"
+    UNCHANGED = "unchanged"
+    """Nothing that it depends on has changed since it was proven; nothing was done."""
+    BUILT = "built"
+    DIFFERENT = "different"
+    """The image was built, but its digests are not those of the committed record."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """A cell's line in the summary."""
+
+    cell: str
+    status: CellStatus
+    seconds: float
+    tier: Tier = Tier.NONE
+    image: Image | None = None
+    evidence: Path | None = None
+    note: str = ""
+    error: KnowngoodError | None = None
+
+    def document(self, root: Path) -> dict[str, Any]:
+        """Return the result as a document for `--json`; its paths are relative to the project's root."""
+        image = self.image
+        return {
+            "id": self.cell,
+            "status": str(self.status),
+            "tier": str(self.tier),
+            "image": {"tag": image.tag, "digest": image.digest, "bytes": image.size, "built": image.built}
+            if image
+            else None,
+            "seconds": round(self.seconds, 1),
+            "evidence": str(self.evidence.relative_to(root)) if self.evidence else None,
+            "note": self.note,
+            "error": str(self.error) if self.error else None,
+            "exit": self.error.exit_code if self.error else 0,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +293,7 @@ class Pipeline:
         self, cell: Cell, image: Image, earlier: Sequence[Evidence], notify: Notify
     ) -> tuple[Path | None, Evidence]:
         """Return evidence for the image on this machine: a good earlier run, or that of a new run with its path."""
-        folder = trainer_suite.find_cell_suite(self.project, cell)
+        folder = suite_files.find_cell_suite(self.project, cell)
         if not self.options.force_smoke and (evidence := self._find_good_evidence(cell, earlier, folder)):
             return None, evidence
         place = suite_run.SuiteContainer(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
@@ -21,10 +20,10 @@ from zstandard import ZstdDecompressor
 
 from knowngood.core import local_files
 from knowngood.core.cell import Cell
-from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.errors import KnowngoodError
 from knowngood.core.image_record import ImageRecord
 from knowngood.core.notify import Notify
-from knowngood.engine import container_engine, embedded_engine, image_store, unpacked_engine
+from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
 from knowngood.images import build_inputs, image_build
 from knowngood.images.cell_ownership import hold_cell
@@ -166,22 +165,18 @@ class Verification:
     seconds: float = 0
 
 
-def verify_cell(pipeline: Pipeline, cell: Cell, notify: Notify, *, cold: bool) -> Verification:
-    """Build the cell again without any cache, and compare it with its record.
-
-    With `cold` this happens in an engine and a cache folder that are made for it and removed afterwards.
-    """
+def verify_cell(pipeline: Pipeline, cell: Cell, notify: Notify) -> Verification:
+    """Build the cell again without any cache, and compare it with its record."""
     start = time.monotonic()
-    log = cell_log_path(cell, "verify")  # in the usual cache, so that it outlives a cold one
+    log = cell_log_path(cell, "verify")
     locked_cell, note = pipeline.lock(cell, notify)
     cell = locked_cell.cell
     recorded = pipeline.project.tree.load_record(cell)
     if recorded is None:
         return Verification(cell=str(cell), outcome=VerificationOutcome.UNRECORDED, note=note)
     with contextlib.ExitStack() as stack:
-        rebuilding = stack.enter_context(_start_cold_engine(pipeline, notify)) if cold else pipeline
         stack.enter_context(hold_cell(f"verify-{cell}", notify=notify))
-        build_plan = rebuilding.plan(locked_cell, notify)
+        build_plan = pipeline.plan(locked_cell, notify)
         if changes := build_plan.shape.describe_changes(recorded.shape):
             change = f"changed since it was recorded: {', '.join(changes)}"
             return Verification(
@@ -192,11 +187,11 @@ def verify_cell(pipeline: Pipeline, cell: Cell, notify: Notify, *, cold: bool) -
             )
         secrets = stack.enter_context(build_inputs.host_secrets())
         build_plan = replace(build_plan, tag=f"knowngood-verify:{cell}", secrets=secrets, cached=False)
-        image = image_build.build_image(build_plan, rebuilding.engine, log=log, notify=notify)
-        stack.callback(_remove_image, rebuilding.engine, image.tag)
-        rebuilt = image_build.take_image_record(rebuilding.engine, image, build_plan)
+        image = image_build.build_image(build_plan, pipeline.engine, log=log, notify=notify)
+        stack.callback(_remove_image, pipeline.engine, image.tag)
+        rebuilt = image_build.take_image_record(pipeline.engine, image, build_plan)
         old = _ImageBlobs(engine=pipeline.engine, tag=f"knowngood:{cell}", record=recorded)
-        new = _ImageBlobs(engine=rebuilding.engine, tag=image.tag, record=rebuilt)
+        new = _ImageBlobs(engine=pipeline.engine, tag=image.tag, record=rebuilt)
         differences = tuple(_compare_images(old, new, notify))
     return Verification(
         cell=str(cell),
@@ -247,26 +242,6 @@ def _compare_files(name: str, digests: tuple[str, str], before: Path | None, aft
         return compare_configs(before.read_bytes(), after.read_bytes())
     old, new = read_layer_members(before), read_layer_members(after)
     return compare_members(old, new)
-
-
-@contextlib.contextmanager
-def _start_cold_engine(pipeline: Pipeline, notify: Notify) -> Iterator[Pipeline]:
-    """Give the same pipeline with an empty engine and an empty cache, which are removed afterwards."""
-    folder = local_files.cache_folder().with_name(local_files.cache_folder().name + "-cold")
-    with hold_cell("cold", notify=notify), local_files.use_cache_folder(folder):
-        embedded_engine.remove_embedded_engine(notify)  # left by a run that was killed
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            embedded_engine.start_embedded_engine(notify)
-            engine = container_engine.find_embedded_engine()
-            if engine is None:
-                raise MissingError(
-                    f"the engine of {folder} started and stopped answering: see {unpacked_engine.engine_paths().log}"
-                )
-            yield replace(pipeline, engine=engine)
-        finally:
-            embedded_engine.remove_embedded_engine(notify)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_image(engine: Engine, tag: str) -> None:

@@ -156,12 +156,6 @@ def supported_pythons(files: Iterable[PublishedFile], requires_python: str | Non
     return [f"3.{minor}" for minor in sorted(minors)]
 
 
-def oldest_abi3_python(files: Iterable[PublishedFile]) -> str | None:
-    """Return the oldest CPython (`3.9`) among the wheels of the stable ABI, or `None` when there are none."""
-    oldest = min((minor for minor, abi in _cpython_tags(files) if abi == "abi3"), default=None)
-    return None if oldest is None else f"3.{oldest}"
-
-
 def free_threaded_pythons(files: Iterable[PublishedFile]) -> list[str]:
     """Return the free-threaded CPython releases (`3.13t`) that have a wheel for Linux x86_64."""
     minors = {minor for minor, abi in _cpython_tags(files) if abi == f"cp3{minor}t"}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.formatting import format_bytes
 from knowngood.images import build_survey, matrix_plan
 from knowngood.images.build_inputs import read_recipe_digest
-from knowngood.images.cell_tasks import DISK_AT_LEAST, DISK_PER_BYTE
+from knowngood.images.free_resources import DISK_AT_LEAST, DISK_PER_BYTE
 from knowngood.lock import wheelhouse
 from knowngood.lock.cell_locking import NoWheelError
 from knowngood.project import core_facts

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
@@ -20,11 +19,6 @@ from knowngood.project import core_facts
 from knowngood.project.cell_answers import CellAnswers
 from knowngood.project.checkout import Project
 from knowngood.registry import image_reference
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from knowngood.evidence.run_evidence import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +38,6 @@ def recorded_reference(project: Project, cell: Cell, repositories: Sequence[str]
     from knowngood.registry.image_reference import Repository
 
     return f"{Repository.parse(repositories[0])}@{record.manifest.digest}" if record and repositories else ""
-
-
-def name_recorded_image(project: Project, cell: Cell, digest: str) -> str:
-    """Return the manifest's digest of a cell's image that an engine knows by `digest`, as far as the record names it.
-
-    An engine with the classic store knows an image by its configuration.
-    """
-    record = project.tree.load_record(cell)
-    return record.manifest.digest if record and digest == record.config.digest else digest
 
 
 def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: Notify) -> RunnableImage | None:
@@ -140,18 +125,3 @@ def build_cell_image(project: Project, cell: Cell, notify: Notify) -> RunnableIm
     if result.image is None:
         raise KnowngoodError(f"{cell}: the build gave no image ({result.note})")
     return RunnableImage(name=result.image.tag, digest=result.image.digest, origin="built here")
-
-
-def prove_image(  # noqa: PLR0913
-    project: Project, cell: Cell, image: RunnableImage, engine: Engine, *, gpus: bool, notify: Notify
-) -> tuple[Path | None, Evidence]:
-    """Run the quick suite in an image, on the GPUs or on the CPU, and store its evidence; returns its path too."""
-    from knowngood.images import pipeline
-    from knowngood.images.build_command import Image
-    from knowngood.lock import wheelhouse
-    from knowngood.smoke.suite_command import SuiteOptions
-
-    suite = SuiteOptions(quick=True, gpus=gpus)
-    options = pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), suite=suite, force_smoke=True)
-    built = Image(tag=image.name, digest=image.digest, size=0, built=False)
-    return pipeline.Pipeline(project, options, engine).prove(cell, built, [], notify)

@@ -17,7 +17,6 @@ from knowngood.core.local_files import cache_folder
 from knowngood.engine import container_engine
 from knowngood.launch.container_run import CACHE_VOLUME, CLIENT_LABEL, CONTAINER_LABEL, DOWNLOAD_VOLUME
 from knowngood.launch.derived_image import DERIVED_LABEL, DERIVED_REPOSITORY
-from knowngood.launch.kernel_store import kernel_folder
 from knowngood.launch.run_guard import is_client_gone
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ class StoredKind(StrEnum):
     """What the embedded engine keeps of builds, which makes the next one faster."""
     CONTAINERS = "containers"
     """Containers of this user's runs whose docker command was killed."""
-    KERNELS = "kernels"
-    """What `knowngood engine warm` compiled."""
     TOOLKITS = "toolkits"
     """CUDA toolkits for `run --dev` and `compile`; they are downloaded again."""
     FILES = "files"
@@ -94,8 +91,6 @@ def list_stored_items(engine: Engine | None, user: int) -> list[StoredItem]:
             usage = client.df()
         items = [*_derived_images(usage), *_cache_volumes(usage, user), *_abandoned_containers(usage, user)]
         items += [_build_cache(usage)] if engine.embedded else []
-    for path in sorted(kernel_folder().glob("*.tar.xz")):
-        items.append(StoredItem(kind=StoredKind.KERNELS, name=path.name, size=path.stat().st_size))
     kinds = {**dict.fromkeys(_FOLDERS, StoredKind.FILES), "toolkits": StoredKind.TOOLKITS}
     for name, kind in kinds.items():
         if size := _folder_size(cache_folder() / name):
@@ -109,9 +104,6 @@ def remove_stored_item(engine: Engine | None, item: StoredItem) -> StoredItem:
 
     if item.in_use:
         return replace(item, problem="in use")
-    if item.kind is StoredKind.KERNELS:
-        (kernel_folder() / item.name).unlink(missing_ok=True)
-        return replace(item, removed=True)
     if item.kind in (StoredKind.FILES, StoredKind.TOOLKITS):
         shutil.rmtree(cache_folder() / item.name, ignore_errors=True)
         return replace(item, removed=True)

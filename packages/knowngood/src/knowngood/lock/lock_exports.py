@@ -82,16 +82,13 @@ def render_pylock(locked: CellLock, urls: Mapping[str, str]) -> str:
     return tomli_w.dumps(dict(document.to_dict()))
 
 
-def render_apptainer_definition(locked: CellLock, base: PackagesLock | str, image: str | None) -> str:
+def render_apptainer_definition(locked: CellLock, base: PackagesLock, image: str | None) -> str:
     """Return an Apptainer definition, from a published image or else from the base's packages and the lock."""
     if image:
         return _apptainer_definition(locked, ["Bootstrap: docker", f"From: {image}"], [], _CACHES)
-    if isinstance(base, PackagesLock):
-        head = ["Bootstrap: docker", f"From: debian:{base.suite}"]
-        names = sorted({*(word for word in base.requested if not word.startswith("+")), "python3-venv"})
-        post = ["apt-get update", f"apt-get install --yes --no-install-recommends {' '.join(names)}"]
-    else:
-        head, post = ["Bootstrap: docker", f"From: {base}"], []
+    head = ["Bootstrap: docker", f"From: debian:{base.suite}"]
+    names = sorted({*(word for word in base.requested if not word.startswith("+")), "python3-venv"})
+    post = ["apt-get update", f"apt-get install --yes --no-install-recommends {' '.join(names)}"]
     post += ["python3 -m venv /opt/venv", "cat > /opt/requirements.txt <<'END'", *_pins(locked), "END"]
     links = " --find-links /opt/wheels" if unpublished_wheels(locked) else ""
     post += [f"/opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes{links} -r /opt/requirements.txt"]

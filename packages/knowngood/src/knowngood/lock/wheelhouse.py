@@ -9,8 +9,7 @@
 3. `docker/wheels/<wheel>.json` is that record without what differs from one compile to the next. It is committed, so
    that a wheel from any place can be trusted by its hash.
 
-What the wheelhouse lacks is fetched from other places (`registry.wheel_supply`), then from where others have published
-it (`wheels.published_wheel`), else compiled.
+What the wheelhouse lacks is fetched from other places (`registry.wheel_supply`), else compiled.
 """
 
 from __future__ import annotations
@@ -52,30 +51,24 @@ class WheelhouseWheel:
     """The version with its local part, as a lock pins it."""
 
 
-def wheelhouse_folder(option: str | None = None) -> Path:
-    """Return the wheelhouse: the option, else `KNOWNGOOD_WHEELHOUSE`, else a cache folder.
-
-    Raises `UsageError` when the option names no folder: every cell would silently become its twin without flash-attn.
-    """
-    name = option or os.environ.get("KNOWNGOOD_WHEELHOUSE")
-    if option and not Path(option).expanduser().is_dir():
-        raise UsageError(f"--wheelhouse {option}: there is no such folder")
+def wheelhouse_folder() -> Path:
+    """Return the folder of compiled wheels: what `KNOWNGOOD_WHEELHOUSE` names, else a cache folder."""
+    name = os.environ.get("KNOWNGOOD_WHEELHOUSE")
     return Path(name).expanduser().resolve() if name else cache_folder() / "wheelhouse"
 
 
-def wheel_mismatches(  # noqa: PLR0913
+def wheel_mismatches(
     file: str,
     cell: Cell,
     *,
     cxx11abi: bool,
     package: str | None = None,
     version: str | None = None,
-    any_gpu: bool = False,
 ) -> list[str]:
     """Return why a wheel with this file name is not for this cell; empty when it is. Pure.
 
     `cxx11abi` is the C++ ABI of the cell's torch. `package` and `version` are those of the cell's flash-attn unless
-    they are given. With `any_gpu` the name may leave the architecture open.
+    they are given.
     """
     wanted_name, wanted_version = package or cell.flash_attn_package or "", version or cell.flash_attn
     try:
@@ -104,7 +97,7 @@ def wheel_mismatches(  # noqa: PLR0913
     sms = [int(sm) for sm in re.findall(r"sm(\d+)", local["sms"])]
     number = int(cell.gpu.removeprefix("sm_"))
     # Machine code runs on GPUs of the same major architecture and the same or a later minor one.
-    if not any_gpu and not any(sm // 10 == number // 10 and sm <= number for sm in sms):
+    if not any(sm // 10 == number // 10 and sm <= number for sm in sms):
         wrong.append(
             f"it is for {', '.join(f'sm_{sm}' for sm in sms) or 'no stated architecture'}, the cell is {cell.gpu}"
         )

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from knowngood.lock.lock_tree import CellLock
 
 
-def render_sbom(locked: CellLock, base: PackagesLock | str, licences: Mapping[str, str]) -> str:
+def render_sbom(locked: CellLock, base: PackagesLock, licences: Mapping[str, str]) -> str:
     """Return the SBOM as JSON text.
 
-    `base` is the lock of a bootstrapped base, or the name of an image that is pulled. `licences` is sha256 of a wheel
-    -> its licence.
+    `base` is the lock of its base, `licences` is sha256 of a wheel -> its licence.
     """
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom
@@ -46,11 +45,7 @@ def render_sbom(locked: CellLock, base: PackagesLock | str, licences: Mapping[st
     name = str(locked.cell)
     main = Component(name=f"knowngood {name}", type=ComponentType.CONTAINER, bom_ref=name)
     parts = [_wheel_component(item, licences.get(item.sha256)) for item in locked.distributions]
-    parts += (
-        [_debian_component(item, base.suite) for item in base.packages]
-        if isinstance(base, PackagesLock)
-        else [_image_component(base)]
-    )
+    parts += [_debian_component(item, base.suite) for item in base.packages]
     refs = "\n".join(sorted(str(part.bom_ref.value) for part in parts))
     bom = Bom(components=parts, serial_number=uuid.uuid5(uuid.NAMESPACE_OID, f"{name}\n{refs}"))
     bom.metadata.timestamp = None  # type: ignore[assignment]  # it would be the time of writing
@@ -78,14 +73,6 @@ def deb_purl(package: DebianPackage, suite: str) -> str:
     return PackageURL("deb", "debian", package.name, package.version, qualifiers).to_string()
 
 
-def image_purl(image: str) -> str:
-    """Return the package URL of an image `HOST/PATH@sha256:...`."""
-    from packageurl import PackageURL
-
-    place, _, digest = image.partition("@")
-    return PackageURL("oci", None, place.rpartition("/")[2], digest, {"repository_url": place}).to_string()
-
-
 def _wheel_component(item: Distribution, licence: str | None) -> Component:
     component = _component(item.name, item.version, wheel_purl(item), item.sha256)
     if licence:
@@ -97,20 +84,19 @@ def _debian_component(package: DebianPackage, suite: str) -> Component:
     return _component(package.name, package.version, deb_purl(package, suite), package.sha256)
 
 
-def _image_component(image: str) -> Component:
-    place, _, digest = image.partition("@")
-    return _component(place, digest, image_purl(image), digest.removeprefix("sha256:"))
-
-
 def _component(name: str, version: str, purl: str, sha256: str) -> Component:
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
-    kind = ComponentType.CONTAINER if purl.startswith("pkg:oci/") else ComponentType.LIBRARY
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=sha256)]
     return Component(
-        name=name, version=version, type=kind, bom_ref=purl, purl=PackageURL.from_string(purl), hashes=hashes
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref=purl,
+        purl=PackageURL.from_string(purl),
+        hashes=hashes,
     )
 
 

@@ -7,7 +7,6 @@ The tier is not a label: labels are part of the image whose digest the tier is a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ from knowngood.registry import attachments, bill_of_materials, provenance, suite
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import immutable_tag
 from knowngood.registry.publication import ImageRelease
-from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
+from knowngood.smoke.suite_files import find_cell_suite, has_trainer_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -157,11 +156,8 @@ def require_lock(project: Project, cell: Cell) -> CellLock:
     return locked
 
 
-def read_base_source(project: Project, locked: CellLock) -> PackagesLock | str:
-    """Return the base of a cell: the lock of a bootstrapped base, or the name of an image that is pulled."""
-    entry = project.matrix.find_base(locked.base)
-    if entry.image:
-        return entry.image
+def require_base_lock(project: Project, locked: CellLock) -> PackagesLock:
+    """Return the committed lock of a cell's base."""
     path = base_image.packages_lock_path(project, locked.base)
     if not path.exists():
         raise KnowngoodError(f"base {locked.base} has no {path}; run `knowngood lock --base {locked.base}`")
@@ -172,7 +168,7 @@ def render_cell_sbom(project: Project, cell: Cell) -> str:
     """Return the SBOM of a cell from committed files alone."""
     locked = require_lock(project, cell)
     return bill_of_materials.render_sbom(
-        locked, read_base_source(project, locked), bill_of_materials.load_licences(project.root)
+        locked, require_base_lock(project, locked), bill_of_materials.load_licences(project.root)
     )
 
 
@@ -213,7 +209,7 @@ def prepare_release(
     Raises `KnowngoodError` when the cell has no lock, its newest run did not pass, or matrix.yaml wants a higher tier.
     """
     locked = require_lock(project, cell)
-    base = read_base_source(project, locked)
+    base = require_base_lock(project, locked)
     inputs = _image_inputs(project, locked)
     proof = read_release_proof(project, cell, digest)
     proof.require_tier(project.matrix.publish)
@@ -263,34 +259,6 @@ def _tool_versions(project: Project, cell: Cell, digest: str, inputs: str, engin
     if engine is None:
         return {"uv": build_inputs.uv_version()}
     return {"uv": build_inputs.uv_version(), "buildkit": engine.buildkit, "engine": engine.version}
-
-
-def published_digests_unchanged(project: Project, registry: Registry, cells: Iterable[Cell]) -> dict[str, str]:
-    """Return cell id -> digest of the cells whose current image the registry has under its tag.
-
-    No engine and no image is read: the digest comes from the record, committed or kept from the build, and the registry
-    gets one small request for each cell.
-    """
-    recipe = build_inputs.read_recipe_digest(project)
-    chosen = list(cells)
-    recorded = {str(cell): digest for cell in chosen if (digest := recorded_digest(project, cell, recipe))}
-    served = published_digests(project, registry, [cell for cell in chosen if str(cell) in recorded])
-    return {name: digest for name, digest in recorded.items() if served[name] == digest}
-
-
-def published_and_proven(
-    project: Project, registry: Registry, cells: Iterable[Cell]
-) -> dict[str, tuple[str, Evidence]]:
-    """Return cell id -> (digest, run) of the cells for which there is nothing to do.
-
-    The registry has their current image, and the newest run of it in `evidence/` passed.
-    """
-    finished = {}
-    chosen = {str(cell): cell for cell in cells}
-    for name, digest in published_digests_unchanged(project, registry, chosen.values()).items():
-        with contextlib.suppress(KnowngoodError):  # no good run of it is known here, so it is built and run
-            finished[name] = digest, read_release_proof(project, chosen[name], digest).newest
-    return finished
 
 
 def recorded_digest(project: Project, cell: Cell, recipe: str) -> str | None:

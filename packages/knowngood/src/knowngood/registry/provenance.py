@@ -44,7 +44,7 @@ class BuildFacts:
     builder: str
 
 
-def render_provenance(locked: CellLock, base: PackagesLock | str, facts: BuildFacts) -> str:
+def render_provenance(locked: CellLock, base: PackagesLock, facts: BuildFacts) -> str:
     """Return the statement as JSON text."""
     source = facts.source
     document = {
@@ -76,16 +76,11 @@ def _source_material(source: GitSource | None) -> list[dict[str, Any]]:
     return [{"name": "source", **place, "digest": {"gitCommit": source.commit}}]
 
 
-def _materials(locked: CellLock, base: PackagesLock | str) -> list[dict[str, Any]]:
+def _materials(locked: CellLock, base: PackagesLock) -> list[dict[str, Any]]:
     wheels = [
         {"name": item.file, "uri": bill_of_materials.wheel_purl(item), "digest": {"sha256": item.sha256}}
         for item in sorted(locked.distributions)
     ]
-    if isinstance(base, str):
-        return [
-            {"name": "base", "uri": bill_of_materials.image_purl(base), "digest": _sha256(base.partition("@")[2])},
-            *wheels,
-        ]
     image = {"name": f"base {locked.base}", "digest": _sha256(base.digest)} if base.digest else {}
     packages = [
         {

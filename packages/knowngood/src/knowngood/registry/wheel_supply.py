@@ -7,6 +7,7 @@ whose blob is the wheel, so that the hash is the name of the blob, and whose tag
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -28,7 +29,6 @@ from knowngood.registry import attachments, image_reference
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import DamagedContentError, Descriptor, RegistryManifest, UnservedContentError
 from knowngood.registry.registry_client import Registry
-from knowngood.wheels import published_wheel
 
 if TYPE_CHECKING:
     from knowngood.project.checkout import Project
@@ -87,6 +87,8 @@ def supply_wheels(project: Project, cells: Iterable[Cell], wheel_folder: Path, n
 REGISTRY_SCHEMES = {"oci://": "", "oci+http://": "http://"}
 """How a place that is a repository begins -> how `Repository.parse` has it."""
 
+_PIECE_BYTES = 1 << 20
+_TIMEOUT = (20, 120)
 _REGISTRY_ATTEMPTS = 2  # there are other places
 
 
@@ -140,12 +142,40 @@ def _copy_from_place(place: str, pin: WheelPin, target: Path) -> None:
                 registry.copy_blob(f"sha256:{pin.sha256}", out, size)
             return
     if "://" in place:
-        published_wheel.download_file(f"{place.rstrip('/')}/{quote(pin.file)}", target, size)
+        download_file(f"{place.rstrip('/')}/{quote(pin.file)}", target, size)
         return
     source = Path(place).expanduser() / pin.file
     if not source.is_file():
         raise MissingError("the folder has no such file")
     shutil.copyfile(source, target)
+
+
+def download_file(url: str, path: Path, size: int) -> str:
+    """Download a file to `path` and return its SHA-256.
+
+    Raises `MissingError` when it cannot be fetched, or has more than `size` bytes.
+    """
+    import requests
+
+    from knowngood.index.package_index import call_with_retries, open_http_session
+
+    def get() -> str:
+        digest = hashlib.sha256()
+        with open_http_session().get(url, stream=True, timeout=_TIMEOUT) as response, path.open("wb") as out:
+            response.raise_for_status()
+            for piece in response.iter_content(_PIECE_BYTES):
+                digest.update(piece)
+                if out.tell() + len(piece) > size:
+                    raise MissingError(f"{path.name} is longer there than the {size:,} bytes that it should have")
+                out.write(piece)
+            os.fsync(out.fileno())
+        return digest.hexdigest()
+
+    try:
+        return call_with_retries(get)
+    except requests.RequestException as error:
+        status = error.response.status_code if error.response is not None else type(error).__name__
+        raise MissingError(f"{path.name} cannot be fetched: {status}; check the network and the address") from None
 
 
 WHEEL_MEDIA_TYPE = "application/vnd.knowngood.wheel+zip"

@@ -1,5 +1,5 @@
-"""Reports: files for CI systems, the nightly report, and the bisection of a lock.
+"""Reports: files for CI systems, and the nightly report.
 
-In: cells, evidence, locks, plans. Out: workflows, nightly reports, the change of a lock that broke a cell.
+In: cells, evidence, locks, plans. Out: workflows, nightly reports.
 Never: answers of its own; what a report states comes from `evidence` and `images`.
 """

@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from knowngood.core.cell import Cell, parse_cell
+from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.images.matrix_plan import PlanInput
 from knowngood.lock.lock_tree import CellLock
 
-CI_WHEELHOUSE = "wheelhouse"
-"""The folder in a checkout that wheels are compiled into and taken from."""
-
 GITHUB_LIMIT = 256
 """The most jobs that the matrices of one workflow run may make together."""
-
-GITHUB_OUTPUT_LIMIT = 2**20
-"""The most bytes that the outputs of one job may have, counted as UTF-16."""
 
 GITHUB_RUNNER = ("ubuntu-24.04",)
 """The labels of the default runner for jobs that need no GPU."""
@@ -59,16 +52,9 @@ class CiJob:
     """For a job that compiles wheels: a key for caches, which changes when the wheels change."""
 
     @property
-    def title(self) -> str:
-        """The name for people, with the number of further cells."""
-        more = len(self.cells) - 1
-        return f"{self.name} and {more} more" if more and self.stage is CiStage.IMAGES else self.name
-
-    @property
     def options(self) -> tuple[str, ...]:
-        """The options of the job's command: how to prove the cells, and where the wheels are."""
-        proof = ("--gpus", "--no-quick") if self.gpu else ()
-        return (*proof, "--wheelhouse", CI_WHEELHOUSE) if self.needs or self.stage is CiStage.WHEELS else proof
+        """The options of the job's command: how to prove the cells."""
+        return ("--gpus", "--no-quick") if self.gpu else ()
 
 
 PackagePin = tuple[str, str]
@@ -76,36 +62,32 @@ PackagePin = tuple[str, str]
 
 
 def plan_ci_jobs(
-    ordered: Sequence[PlanInput], compiled: Mapping[str, Sequence[PackagePin]], *, gpus: Collection[str], limit: int
+    ordered: Sequence[PlanInput], compiled: Mapping[str, Sequence[PackagePin]], *, gpus: Collection[str]
 ) -> tuple[CiJob, ...]:
-    """Return at most `limit` jobs for the cells; where there are more cells than jobs, a job takes several.
+    """Return a job for each cell, and before them those that compile wheels.
 
     Args:
         ordered: the cells in the best order for building.
         compiled: the packages of each cell for which no index has a wheel.
         gpus: the architectures that have runners; cells of other architectures are proven without a GPU.
-        limit: the most jobs that the CI system takes. Cells that share a job have as much in common as possible.
 
     Raises:
-        UsageError: even the fewest jobs are more than the limit.
+        UsageError: there are more jobs than a run of a workflow may have.
     """
-    planned = [parse_cell(item.cell) for item in ordered]
-    groups = _group_by_wheels(ordered, compiled)
-    size = max(1, math.ceil(len(planned) / limit))
-    while True:
-        wheels = [_wheel_job(groups[start : start + size], compiled) for start in range(0, len(groups), size)]
-        images = _image_jobs(planned, {name for job in wheels for name in job.cells}, gpus, size)
-        if len(wheels) + len(images) <= limit:
-            break
-        if size >= len(planned):
-            least = len(wheels) + len(images)
-            raise UsageError(f"at least {least} jobs are needed, and the limit is {limit}; select fewer cells")
-        size += 1
+    wheels = [_wheel_job(group, compiled) for group in _group_by_wheels(ordered, compiled)]
     wheel_jobs = {name: job.name for job in wheels for name in job.cells}
     images = [
-        replace(job, needs=tuple(sorted({wheel_jobs[name] for name in job.cells if name in wheel_jobs})))
-        for job in images
+        CiJob(
+            stage=CiStage.IMAGES,
+            name=item.cell,
+            cells=(item.cell,),
+            gpu=gpu if (gpu := parse_cell(item.cell).gpu) in gpus else None,
+            needs=(wheel_jobs[item.cell],) if item.cell in wheel_jobs else (),
+        )
+        for item in ordered
     ]
+    if (number := len(wheels) + len(images)) > GITHUB_LIMIT:
+        raise UsageError(f"{number} jobs are needed, and a workflow may have {GITHUB_LIMIT}; select fewer cells")
     return (*wheels, *images)
 
 
@@ -118,23 +100,12 @@ def github_matrix(jobs: Sequence[CiJob], stage: CiStage, runner: Sequence[str] =
 
 
 def render_github_matrix(matrix: dict[str, Any]) -> str:
-    """Return the matrix as one line, which a job can write as its output.
-
-    Raises:
-        UsageError: the line is longer than GitHub allows.
-    """
-    line = json.dumps(matrix, separators=(",", ":"))
-    size = len(line.encode("utf-16-le"))
-    if size > GITHUB_OUTPUT_LIMIT:
-        raise UsageError(
-            f"the matrix has {size} bytes, but the output of a GitHub job may have at most {GITHUB_OUTPUT_LIMIT}; "
-            "select fewer cells"
-        )
-    return line
+    """Return the matrix as one line, which a job can write as its output."""
+    return json.dumps(matrix, separators=(",", ":"))
 
 
 def _github_item(job: CiJob, runner: Sequence[str]) -> dict[str, Any]:
-    common = {"name": job.name, "title": job.title, "cells": " ".join(job.cells), "options": " ".join(job.options)}
+    common = {"name": job.name, "title": job.name, "cells": " ".join(job.cells), "options": " ".join(job.options)}
     if job.stage is CiStage.WHEELS:
         return {**common, "key": job.key, "runner": list(runner)}
     labels = ["self-hosted", "gpu", job.gpu] if job.gpu else list(runner)
@@ -164,33 +135,12 @@ def _group_by_wheels(
     return [members for _, members in groups]
 
 
-def _wheel_job(groups: Sequence[Sequence[PlanInput]], compiled: Mapping[str, Sequence[PackagePin]]) -> CiJob:
-    """Return the job for the wheels of some groups; a wheel that several cells need is compiled once."""
-    items = [item for group in groups for item in group]
+def _wheel_job(items: Sequence[PlanInput], compiled: Mapping[str, Sequence[PackagePin]]) -> CiJob:
+    """Return the job for the wheels of some cells; one that several need is compiled once."""
     names = list(dict.fromkeys(name for item in items for name in list_wheel_names(item.cell, compiled)))
     locked = {one.sha256 for item in items for layer in item.layers for one in layer.distributions if one.made_here}
     key = hashlib.sha256("\n".join([*names, *sorted(locked)]).encode()).hexdigest()[:16]
     return CiJob(stage=CiStage.WHEELS, name=names[0], cells=tuple(item.cell for item in items), key=key)
-
-
-def _image_jobs(planned: Sequence[Cell], compiled: Collection[str], gpus: Collection[str], size: int) -> list[CiJob]:
-    """Return the jobs that build and prove images, of at most `size` cells each, in the order of the plan."""
-    position = {str(cell): number for number, cell in enumerate(planned)}
-    by_runner: dict[str | None, list[Cell]] = {}
-    for cell in planned:
-        by_runner.setdefault(cell.gpu if cell.gpu in gpus else None, []).append(cell)
-    jobs = []
-    for gpu, cells in by_runner.items():
-        similar = cells if size == 1 else sorted(cells, key=lambda cell: _similarity_key(cell, compiled))
-        for start in range(0, len(similar), size):
-            names = sorted((str(cell) for cell in similar[start : start + size]), key=position.__getitem__)
-            jobs.append(CiJob(stage=CiStage.IMAGES, name=names[0], cells=tuple(names), gpu=gpu))
-    return sorted(jobs, key=lambda job: position[job.name])
-
-
-def _similarity_key(cell: Cell, compiled: Collection[str]) -> tuple[object, ...]:
-    """Return a sort key by which neighbouring cells share the most bytes."""
-    return (cell.torch, cell.cuda, cell.python, str(cell) in compiled, cell.gpu, cell.transformers, str(cell))
 
 
 def parse_runner_labels(text: str) -> tuple[str, ...]:

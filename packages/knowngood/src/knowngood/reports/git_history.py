@@ -1,4 +1,4 @@
-"""Questions to git: which files changed since a commit, and what a file contained at a commit."""
+"""Questions to git: which files changed since a commit."""
 
 from __future__ import annotations
 
@@ -30,23 +30,6 @@ def has_uv_changed(root: Path, ref: str) -> bool:
     """Return whether requirements.lock pins another release of uv than where this branch left `ref`."""
     diff = _git(root, "diff", "--unified=0", _branch_point(root, ref), "--", _REQUIREMENTS_LOCK)
     return bool(re.search(r"^[+-]uv==", diff, re.MULTILINE))
-
-
-def read_file_at(root: Path, revision: str, path: str, named: str) -> str:
-    """Return the text of a file (its path is relative to `root`) at a revision.
-
-    Raises:
-        UsageError: git has no such revision or file, or cannot be run; `named` is what the user typed.
-    """
-    argv = ["git", "-C", str(root), "show", "--end-of-options", f"{revision}:./{path}"]
-    try:
-        process = subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    except OSError as error:
-        raise UsageError(f"{named}: git cannot be run ({error.strerror})") from None
-    if process.returncode:
-        reason = (process.stderr.strip().splitlines() or ["git gives no reason"])[-1]
-        raise UsageError(f"{named}: neither a file nor a cell at a revision: {reason}")
-    return process.stdout
 
 
 def describe_commit(root: Path) -> str:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from knowngood.core import cell as cells
+from packaging.utils import canonicalize_name
+
+from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.engine import container_engine as engines
-from knowngood.engine.container_engine import Engine, UnsuitableEngine
 from knowngood.evidence import run_evidence
-from knowngood.evidence.run_evidence import Evidence
+from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.images import verification
 from knowngood.images.verification import VerificationOutcome
 from knowngood.index.artefact import PackageIndex, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import wheelhouse
-from knowngood.registry import vulnerability_audit
-from knowngood.reports import locked_files, nightly_locks
-from knowngood.reports.locked_files import IndexFile, IndexListing
+from knowngood.lock.cell_lock import Distribution
+from knowngood.registry import image_release, vulnerability_audit
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.images.pipeline import Pipeline
-    from knowngood.lock.cell_lock import Distribution
+    from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
     from knowngood.registry.vulnerability_audit import AuditReport as Audited
 
@@ -47,21 +44,18 @@ _PARALLEL_REQUESTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChecks:
-    """Rebuilds cells and runs their suites, on the engine of this host or on another one."""
+    """Rebuilds cells and runs their suites on the engine of this host."""
 
     line: Pipeline | None
     """`None` when there is no engine; `lacking` then has the reason."""
     lacking: KnowngoodError | None = None
-    elsewhere: str | None = None
-    """The address of another engine, as in DOCKER_HOST."""
 
-    def rebuild(self, cell: str, notify: Notify, *, elsewhere: bool) -> CheckAttempt:
+    def rebuild(self, cell: str, notify: Notify) -> CheckAttempt:
         """Build the cell from nothing and compare the result with the committed record."""
         try:
-            line, where = self._line(elsewhere=elsewhere)
-            verdict = verification.verify_cell(line, cells.parse_cell(cell), notify, cold=False)
+            verdict = verification.verify_cell(self._required_line(), parse_cell(cell), notify)
         except KnowngoodError as error:
-            return attempt_from_error(error, self._where(elsewhere=elsewhere))
+            return attempt_from_error(error)
         data: dict[str, Any] = {
             "outcome": str(verdict.outcome),
             "recorded": verdict.recorded,
@@ -72,42 +66,37 @@ class ImageChecks:
             names = ", ".join(item.name for item in verdict.differences)
             digests = f"{(verdict.rebuilt or '')[:19]} is not {(verdict.recorded or '')[:19]}"
             text = f"differs from the record: {names} ({digests})"
-            return CheckAttempt(domain=FaultDomain.IMAGE, text=text, where=where, data=data)
+            return CheckAttempt(domain=FaultDomain.IMAGE, text=text, data=data)
         if verdict.outcome is not VerificationOutcome.SAME:
             reason = verdict.note or "it has no image.json"
             data["unexamined"] = (
                 f"there is nothing to compare a rebuild with: {reason}; `knowngood build --record '{cell}'` records it"
             )
-        return CheckAttempt(domain=FaultDomain.NONE, text=(verdict.rebuilt or "")[:19], where=where, data=data)
+        return CheckAttempt(domain=FaultDomain.NONE, text=(verdict.rebuilt or "")[:19], data=data)
 
-    def suite(self, cell: str, notify: Notify, *, elsewhere: bool) -> CheckAttempt:
+    def suite(self, cell: str, notify: Notify) -> CheckAttempt:
         """Run the suite in the cell's image and keep the evidence; build the image first when the engine lacks it."""
         try:
-            line, where = self._line(elsewhere=elsewhere)
+            line = self._required_line()
             line = replace(line, options=replace(line.options, prove=True, force_smoke=True))
-            result = line.run(cells.parse_cell(cell), notify)
+            result = line.run(parse_cell(cell), notify)
         except KnowngoodError as error:
-            return attempt_from_error(error, self._where(elsewhere=elsewhere))
+            return attempt_from_error(error)
         run = run_evidence.load_evidence(result.evidence) if result.evidence else None
         if not isinstance(run, Evidence):
-            return attempt_from_error(result.error or KnowngoodError(str(run)), where)
+            return attempt_from_error(result.error or KnowngoodError(str(run)))
         verdict = run.report["verdict"]
         data = {
             "evidence": f"{run.cell}/{result.evidence.name if result.evidence else ''}",
             "image": run.image,
             "failing": next((item["id"] for item in run.report["checks"] if item["outcome"] == "fail"), ""),
         }
-        return CheckAttempt(domain=_fault_domain(verdict), text=str(verdict["text"]), where=where, data=data)
+        return CheckAttempt(domain=_fault_domain(verdict), text=str(verdict["text"]), data=data)
 
-    def _line(self, *, elsewhere: bool) -> tuple[Pipeline, str]:
+    def _required_line(self) -> Pipeline:
         if self.line is None:
             raise self.lacking or MissingError("no engine answers")
-        if not elsewhere or self.elsewhere is None:
-            return self.line, "here"
-        return replace(self.line, engine=find_engine_at(self.elsewhere)), self.elsewhere
-
-    def _where(self, *, elsewhere: bool) -> str:
-        return self.elsewhere if elsewhere and self.elsewhere else "here"
+        return self.line
 
 
 def _fault_domain(verdict: dict[str, Any]) -> FaultDomain:
@@ -116,25 +105,141 @@ def _fault_domain(verdict: dict[str, Any]) -> FaultDomain:
     return FaultDomain(verdict["domain"]) if verdict["domain"] in set(FaultDomain) else FaultDomain.IMAGE
 
 
-def find_engine_at(host: str) -> Engine:
-    """Return the engine at an address (as in DOCKER_HOST); `MissingError` when none there can build."""
-    with _docker_host(host):
-        engine = engines.find_system_engine()
-    if isinstance(engine, UnsuitableEngine):
-        raise MissingError(f"--elsewhere: {engine.reason}")
-    return engine
+def explain_failure(here: Project, cell: str, *, gpus: bool) -> NightlyFinding:
+    """Return what changed since a cell that fails passed in an image, with a GPU or without one.
+
+    Args:
+        here: the checkout; the newest failed run is in its evidence.
+        cell: the id of the cell.
+        gpus: whether the failed run was on a GPU.
+    """
+    runs = [
+        run
+        for path in sorted((here.evidence / cell).glob("*.json"))
+        if isinstance(run := run_evidence.load_evidence(path), Evidence)
+    ]
+    good_run = find_last_passing_run(runs, gpus=gpus)
+    failed_run = max((run for run in runs if not run.ok), key=lambda run: run.when, default=None)
+    if good_run is None:
+        text = "there is no evidence of a good run to compare with"
+        return _suite_finding(cell, "never-green", NightlySeverity.INFO, text)
+    day = good_run.when[:10]
+    if failed_run is not None and good_run.image is not None and good_run.image == failed_run.image:
+        other = ", ".join(list_environment_changes(good_run, failed_run)) or "nothing that is recorded"
+        text = f"this very image passed on {day}; changed since: {other}; suspect the host"
+        return _suite_finding(cell, "same-image", NightlySeverity.WARNING, text)
+    locked = image_release.require_lock(here, parse_cell(cell)).distributions
+    if changes := list_package_changes(good_run, {item.name: item.version for item in locked}):
+        text = f"changed since it passed on {day}: {', '.join(changes)}"
+        return _suite_finding(cell, "changed-packages", NightlySeverity.WARNING, text)
+    return _suite_finding(cell, "same-lock", NightlySeverity.INFO, f"its packages are those of the good run of {day}")
 
 
-@contextlib.contextmanager
-def _docker_host(host: str) -> Iterator[None]:
-    before = os.environ.get("DOCKER_HOST")
-    os.environ["DOCKER_HOST"] = host
-    try:
-        yield
-    finally:
-        del os.environ["DOCKER_HOST"]
-        if before is not None:
-            os.environ["DOCKER_HOST"] = before
+def find_last_passing_run(runs: Sequence[Evidence], *, gpus: bool) -> Evidence | None:
+    """Return the newest good run in an image, with a GPU or without one."""
+    where = RunPlace.CONTAINER_GPU if gpus else RunPlace.CONTAINER_CPU
+    return max((run for run in runs if run.ok and run.where is where), key=lambda run: run.when, default=None)
+
+
+def list_environment_changes(good: Evidence, failed: Evidence) -> list[str]:
+    """Return what differs between two runs apart from their packages: the suite, and attributes of the node."""
+    changes = ["the smoke suite"] if good.suite != failed.suite else []
+    for name in sorted(good.node.keys() | failed.node.keys()):
+        before, after = good.node.get(name), failed.node.get(name)
+        if before != after:
+            changes.append(f"the node's {name} ({before} -> {after})")
+    return changes
+
+
+def list_package_changes(good: Evidence, locked: Mapping[str, str]) -> list[str]:
+    """Return the packages that a lock (name -> version) has in other releases than were installed in a good run.
+
+    An installed version that differs from the locked one in its local part only is the same release.
+    """
+    installed = good.report.get("environment", {}).get("distributions") or {}
+    before = {str(canonicalize_name(name)): str(version).partition("+")[0] for name, version in installed.items()}
+    after = {name: version.partition("+")[0] for name, version in locked.items()}
+    return [
+        f"{name} {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _suite_finding(cell: str, kind: str, severity: NightlySeverity, text: str) -> NightlyFinding:
+    return NightlyFinding(
+        check=NightlyCheck.SUITE, kind=kind, severity=severity, subject=cell, text=f"{cell}: {text}", cells=(cell,)
+    )
+
+
+LockedCells = Mapping[str, Sequence[Distribution]]
+"""Cell to the distributions that it locks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexFile:
+    """A file as the index lists it."""
+
+    sha256: str
+    """Empty when the index states none."""
+    yanked: bool
+
+
+IndexListing = Mapping[str, IndexFile]
+"""The files of one project, by name."""
+
+
+def list_locked_files(locks: LockedCells) -> dict[Distribution, tuple[str, ...]]:
+    """Return every locked file, with the cells that lock it."""
+    cells_by_file: dict[Distribution, list[str]] = {}
+    for cell, distributions in locks.items():
+        for item in distributions:
+            cells_by_file.setdefault(item, []).append(cell)
+    return {item: tuple(cells) for item, cells in sorted(cells_by_file.items())}
+
+
+def judge_locked_files(locks: LockedCells, listings: Mapping[str, IndexListing | str]) -> list[NightlyFinding]:
+    """Return what is wrong with the locked files.
+
+    `listings` has the files of each project, or a text with the reason why they could not be read. Projects with the
+    same reason are one finding.
+    """
+    findings = []
+    for item, cells in list_locked_files(locks).items():
+        listing = listings.get(item.name)
+        if listing is not None and not isinstance(listing, str):
+            findings += [_files_finding(*defect, cells) for defect in _judge_file(item, listing.get(item.file))]
+    by_reason: dict[str, list[str]] = {}
+    for project, listing in sorted(listings.items()):
+        if isinstance(listing, str):
+            by_reason.setdefault(listing.replace(project, "it"), []).append(project)
+    for reason, projects in by_reason.items():
+        names = ", ".join(projects[:3]) + (f" and {len(projects) - 3} more" if len(projects) > 3 else "")
+        findings.append(_files_finding("unanswered", NightlySeverity.UNKNOWN, projects[0], f"{names}: {reason}", ()))
+    return findings
+
+
+def _judge_file(item: Distribution, listed: IndexFile | None) -> Iterable[tuple[str, NightlySeverity, str, str]]:
+    """Yield the kind, severity, subject and text of each defect of a file."""
+    if listed is None:
+        text = f"{item.file} is gone from the index: a build from nothing would fail"
+        yield "gone", NightlySeverity.ERROR, item.file, text
+    elif listed.sha256 and listed.sha256 != item.sha256:
+        text = f"{item.file} has another hash: locked {item.sha256[:12]}, the index has {listed.sha256[:12]}"
+        yield "hash-changed", NightlySeverity.ERROR, item.file, text
+    elif not listed.sha256:
+        yield "no-hash", NightlySeverity.UNKNOWN, item.file, f"{item.file}: the index states no hash for it"
+    if listed and listed.yanked:
+        text = f"{item.name} {item.version} was withdrawn (yanked); {item.file} can still be installed by its hash"
+        yield "yanked", NightlySeverity.ERROR, item.file, text
+
+
+def _files_finding(
+    kind: str, severity: NightlySeverity, subject: str, text: str, cells: tuple[str, ...]
+) -> NightlyFinding:
+    return NightlyFinding(
+        check=NightlyCheck.FILES, kind=kind, severity=severity, subject=subject, text=text, cells=cells
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +253,9 @@ class LockedFilesCheck:
 
     def __call__(self, notify: Notify) -> NightlyResult:
         """Check every locked file; a wheel that was compiled here is checked in the wheelhouse, if it is there."""
-        read = nightly_locks.read_nightly_locks(self.here, self.cells)
+        read = read_nightly_locks(self.here, self.cells)
         locks = {str(cell): lock.distributions for cell, lock in read.locks.items()}
-        locked = locked_files.list_locked_files(locks)
+        locked = list_locked_files(locks)
         compiled_here = [item for item in locked if item.made_here]
         projects = sorted({item.name for item in locked if not item.made_here})
         notify(f"reading {len(projects)} projects of the index")
@@ -159,7 +264,7 @@ class LockedFilesCheck:
             listings = dict(zip(projects, pool.map(lambda name: _read_listing(source, name), projects), strict=True))
         findings = [
             *read.findings(NightlyCheck.FILES),
-            *locked_files.judge_locked_files(locks, listings),
+            *judge_locked_files(locks, listings),
             *(finding for item in compiled_here for finding in self._judge_compiled_wheel(item, locked[item])),
         ]
         absent = sum(item.kind == "not-compared" for item in findings)
@@ -211,7 +316,7 @@ class AuditCheck:
 
     def __call__(self, notify: Notify) -> NightlyResult:
         """Return the vulnerabilities that docker/audit.yaml does not accept, and how many of them are new."""
-        read = nightly_locks.read_nightly_locks(self.here, self.cells)
+        read = read_nightly_locks(self.here, self.cells)
         try:
             audited, wheels = vulnerability_audit.audit_cells(self.here, read.cells, notify)
         except MissingError as error:
@@ -252,3 +357,49 @@ def _unanswered_finding(reason: str, severity: NightlySeverity) -> NightlyFindin
     return NightlyFinding(
         check=NightlyCheck.AUDIT, kind="unanswered", severity=severity, subject=reason[:40], text=reason
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightlyLocks:
+    """The locks of some cells, and for each cell without a usable lock the reason."""
+
+    locks: dict[Cell, CellLock] = field(default_factory=dict)
+    defects: dict[Cell, str] = field(default_factory=dict)
+    """Cell to the sentence that says why its lock cannot be used."""
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """The cells whose locks can be used."""
+        return list(self.locks)
+
+    @property
+    def key(self) -> str:
+        """A text that changes with every lock, and with every reason why one cannot be used."""
+        states = {str(cell): lock.digest for cell, lock in self.locks.items()}
+        states |= {str(cell): reason for cell, reason in self.defects.items()}
+        return "\n".join(f"{cell} {state}" for cell, state in sorted(states.items()))
+
+    def findings(self, check: NightlyCheck) -> list[NightlyFinding]:
+        """Return an error for each lock that cannot be used: the check could not look at anything of its cell."""
+        return [
+            NightlyFinding(
+                check=check,
+                kind="lock-unreadable",
+                severity=NightlySeverity.ERROR,
+                subject=str(cell),
+                text=reason if str(cell) in reason else f"{cell}: {reason}",
+                cells=(str(cell),),
+            )
+            for cell, reason in self.defects.items()
+        ]
+
+
+def read_nightly_locks(here: Project, cells: Iterable[Cell]) -> NightlyLocks:
+    """Read the committed locks of cells; a cell that was never locked, or whose lock is damaged, is a defect."""
+    read = NightlyLocks()
+    for cell in cells:
+        try:
+            read.locks[cell] = image_release.require_lock(here, cell)
+        except KnowngoodError as error:
+            read.defects[cell] = str(error)
+    return read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -121,26 +121,17 @@ def result_without_time(task: NightlyTask, settings: NightlySettings) -> Nightly
 
 
 def list_unexamined_checks(results: Iterable[NightlyResult], settings: NightlySettings) -> list[NightlyResult]:
-    """Return a result with a finding for each check of cells that looked at no cell at all, and found no proof.
-
-    A share of 0 cells turns rebuilds off, so their absence is then as requested.
-    """
+    """Return a result with a finding for each check of cells that looked at no cell at all, and found no proof."""
     unexamined = []
-    requested = settings.checks - ({NightlyCheck.REBUILD} if settings.share == 0 else set())
     for check in (NightlyCheck.REBUILD, NightlyCheck.SUITE):
         of_check = [result for result in results if result.check is check]
-        if check not in requested or not of_check or any(one.state is not ResultState.LEFT for one in of_check):
+        if check not in settings.checks or not of_check or any(one.state is not ResultState.LEFT for one in of_check):
             continue
         notes = list(dict.fromkeys(result.note for result in of_check))
         reason = f"all {len(of_check)} cells were left ({'; '.join(notes[:3])})"
         finding = unexamined_finding(check, reason, NightlySeverity.UNKNOWN)
         unexamined.append(NightlyResult(check=check, outcome="not known", note=reason, findings=(finding,)))
     return unexamined
-
-
-def assume_node(runs: Iterable[Evidence], node: Mapping[str, Any]) -> list[Evidence]:
-    """Return the runs on machines with the name of `node`, as if all else were equal, for a plan without an engine."""
-    return [replace(run, node=node) for run in runs if run.node.get("name") == node["name"]]
 
 
 def is_proof_valid(proven: str | None, now: datetime, days: int) -> bool:

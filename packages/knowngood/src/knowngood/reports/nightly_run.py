@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,9 +19,8 @@ from knowngood.evidence import run_evidence
 from knowngood.images import build_inputs, build_survey, dockerfile, pipeline
 from knowngood.lock import wheelhouse
 from knowngood.registry import image_release
-from knowngood.reports import nightly_failures, nightly_folder, nightly_locks, nightly_plan, nightly_report
-from knowngood.reports.failing_cells import FailureExplainer
-from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck
+from knowngood.reports import nightly_checks, nightly_folder, nightly_plan, nightly_report
+from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck, explain_failure
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -33,12 +31,12 @@ from knowngood.reports.nightly_report import (
 )
 from knowngood.reports.nightly_tasks import NightlyChecks, NightlyExecution, ProjectCheck, TaskReporter
 from knowngood.smoke import suite_command, suite_files, suite_run
-from knowngood.smoke.trainer_suite import find_cell_suite
+from knowngood.smoke.suite_files import find_cell_suite
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
     from knowngood.project.checkout import Project
-    from knowngood.reports.nightly_locks import NightlyLocks
+    from knowngood.reports.nightly_checks import NightlyLocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,32 +47,22 @@ class NightlyRequest:
     """The selection of cells."""
     folder: Path
     checks: frozenset[str]
-    share: int
     budget: int | None
     """In minutes."""
-    expires: int
-    """In days."""
-    elsewhere: str | None
-    wheelhouse: str | None
     suite: suite_command.SuiteOptions
 
     def settings(self) -> nightly_plan.NightlySettings:
         """Return the settings for the plan."""
         return nightly_plan.NightlySettings(
             checks=frozenset(map(NightlyCheck, self.checks)),
-            share=self.share,
             budget=None if self.budget is None else self.budget * 60.0,
-            expires=self.expires,
         )
 
     def document(self) -> dict[str, Any]:
         """Return the settings as the report contains them."""
         return {
             "checks": [str(check) for check in NightlyCheck if check in self.checks],
-            "share": self.share,
             "budget_minutes": self.budget,
-            "expires_days": self.expires,
-            "elsewhere": self.elsewhere,
             "quick": self.suite.quick,
             "gpus": self.suite.gpus,
         }
@@ -103,35 +91,6 @@ class PreparedNightly:
         """The date of the report (UTC)."""
         return self.now.date().isoformat()
 
-    def commands(self) -> list[str]:
-        """Return for each task the command that does only this task."""
-        chosen = shlex.join(self.request.words)
-        project_commands = {
-            NightlyCheck.FILES: f"knowngood nightly --only files {chosen}",
-            NightlyCheck.UPSTREAM: "knowngood harvest && knowngood harvest --metadata && knowngood harvest --atlas",
-            NightlyCheck.AUDIT: f"knowngood audit {chosen}",
-        }
-        verbs = {NightlyCheck.REBUILD: "verify", NightlyCheck.SUITE: "smoke"}
-        return [
-            project_commands[task.check].strip()
-            if task.cell is None
-            else f"knowngood {verbs[task.check]} '{task.cell.id}'"
-            for task in self.tasks
-        ]
-
-    def dry_run_notes(self) -> list[str]:
-        """Return what a dry run should say besides its commands: notes, and what is wrong before anything is done."""
-        newest = self.newest
-        errors = [it for it in newest.findings if it.severity is NightlySeverity.ERROR] if newest else []
-        red = [f"failed in the report of {newest.date}: {it.text}" for it in errors] if newest else []
-        return [*self.notes, *(finding.text for result in self.skipped for finding in result.findings), *red]
-
-    @property
-    def dry_run_exit_code(self) -> int:
-        """1 when the newest report is red, or a file of an earlier run cannot be used, else 0."""
-        damaged = any(result.check is NightlyCheck.HISTORY for result in self.skipped)
-        return int(damaged or (self.newest is not None and nightly_failures.is_red(self.newest)))
-
     def run(self, reporter: TaskReporter) -> NightlyReport:
         """Do everything that is not finished yet for this date; wait for another run with the same folder to end."""
         with local_files.lock_folder(self.request.folder):
@@ -145,7 +104,7 @@ class PreparedNightly:
                 keep=lambda result: progress.keep(result, started),
                 done=progress.done,
             )
-            made = nightly_failures.keep_open_failures(execution.run(reporter), self.newest, self.here.matrix.entries)
+            made = nightly_folder.keep_open_failures(execution.run(reporter), self.newest, self.here.matrix.entries)
             results = [nightly_report.date_findings(result, self.last, self.date) for result in made]
         return NightlyReport(
             schema="knowngood/nightly/1",
@@ -167,24 +126,15 @@ def _revision(here: Project) -> str | None:
     return source.commit if source else None
 
 
-def prepare_nightly(
-    here: Project, request: NightlyRequest, notify: Notify, *, dry_run: bool = False
-) -> PreparedNightly:
-    """Read cells, evidence, reports and the engine, and plan the run.
-
-    A dry run asks no engine and writes nothing: a suite then counts as proven by a run on a machine of this name.
-    """
+def prepare_nightly(here: Project, request: NightlyRequest, notify: Notify) -> PreparedNightly:
+    """Read cells, evidence, reports and the engine, and plan the run."""
     chosen = here.matrix.select_cells(request.words)
     now = datetime.now(UTC)
     reports, unusable = nightly_folder.load_reports(request.folder)
     notes: list[str] = []
     earlier = [report for report in reports if report.date < now.date().isoformat()]
-    wheels_folder = wheelhouse.wheelhouse_folder(request.wheelhouse)
-    if dry_run:
-        images = ImageChecks(line=None)
-        notes.append("no engine was asked: a run on a machine of this name counts as a proof of a suite")
-    else:
-        images = _image_checks(here, request, wheels_folder, notify)
+    wheels_folder = wheelhouse.wheelhouse_folder()
+    images = _image_checks(here, request, wheels_folder, notify)
     node = (
         suite_run.engine_fingerprint(images.line.engine)
         if images.line
@@ -199,13 +149,12 @@ def prepare_nightly(
         if reason := item.missing_wheel or item.lock_defect or item.lock_problem or _stale_dockerfile(here, item.cell):
             refused.append(_refused_result(item.cell, reason, missing=bool(item.missing_wheel)))
             continue
-        runs = nightly_plan.assume_node(runs, node) if dry_run else runs
         inputs = item.shape.inputs if item.shape else ""
         planned.append(_planned_cell(here, cells.parse_cell(item.cell), inputs, runs, earlier, node, request))
     if not request.checks & {NightlyCheck.REBUILD, NightlyCheck.SUITE}:
         refused = []
     settings = request.settings()
-    project_key = _project_key(planned, nightly_locks.read_nightly_locks(here, chosen))
+    project_key = _project_key(planned, nightly_checks.read_nightly_locks(here, chosen))
     tasks, skipped = nightly_plan.plan_nightly(planned, settings, now, project_key)
     last = nightly_report.find_previous_report(reports, now.date().isoformat())
     checks = NightlyChecks(
@@ -220,8 +169,7 @@ def prepare_nightly(
         },
         rebuild=images.rebuild,
         suite=images.suite,
-        explain=FailureExplainer(here=here, gpus=request.suite.gpus, wheelhouse=wheels_folder),
-        elsewhere=request.elsewhere is not None,
+        explain=lambda cell: explain_failure(here, cell, gpus=request.suite.gpus),
     )
     return PreparedNightly(
         here=here,
@@ -234,7 +182,7 @@ def prepare_nightly(
         checks=checks,
         node=node,
         last=last,
-        newest=nightly_failures.find_newest_report(reports, now.date().isoformat()),
+        newest=nightly_folder.find_newest_report(reports, now.date().isoformat()),
         notes=notes,
     )
 
@@ -260,7 +208,7 @@ def _image_checks(here: Project, request: NightlyRequest, wheels_folder: Path, n
     except KnowngoodError as error:
         return ImageChecks(line=None, lacking=error)
     options = pipeline.PipelineOptions(wheelhouse=wheels_folder, locked=True, suite=request.suite)
-    return ImageChecks(line=pipeline.Pipeline(here, options, engine), elsewhere=request.elsewhere)
+    return ImageChecks(line=pipeline.Pipeline(here, options, engine))
 
 
 def _planned_cell(  # noqa: PLR0913, PLR0917

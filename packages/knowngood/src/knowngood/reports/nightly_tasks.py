@@ -36,8 +36,6 @@ class CheckAttempt:
 
     domain: FaultDomain
     text: str
-    where: str = "here"
-    """`here`, or the address of the other engine."""
     data: Mapping[str, Any] | None = None
 
     @property
@@ -69,14 +67,11 @@ def judge_attempts(first: CheckAttempt, second: CheckAttempt | None = None) -> A
         return AttemptVerdict(outcome="good", domain=FaultDomain.NONE, severity=None, text=first.text)
     if second is None or not needs_second_attempt(first):
         return _failed_verdict(first)
-    if second.ok and second.where != first.where:
-        text = f"flaky: failed {first.where} ({first.text}), passed at {second.where}: look at this host first"
-        return AttemptVerdict(outcome="flaky", domain=FaultDomain.HOST, severity=NightlySeverity.WARNING, text=text)
     if second.ok:
         text = f"flaky: failed ({first.text}), then passed without any change"
         return AttemptVerdict(outcome="flaky", domain=FaultDomain.IMAGE, severity=NightlySeverity.WARNING, text=text)
     if second.domain is FaultDomain.IMAGE:
-        return _failed_verdict(second, f", twice ({second.where})")
+        return _failed_verdict(second, ", twice")
     return _failed_verdict(second)
 
 
@@ -97,16 +92,8 @@ class ProjectCheck(Protocol):
 class CellCheck(Protocol):
     """A check of one cell: its rebuild or its suite."""
 
-    def __call__(self, cell: str, notify: Notify, *, elsewhere: bool) -> CheckAttempt:
-        """Make one attempt, here or on the other engine; every failure is in the attempt, none is raised."""
-        ...
-
-
-class ExplainFailure(Protocol):
-    """Finds out why a suite fails that passed before."""
-
-    def __call__(self, cell: str, failure: CheckAttempt, notify: Notify) -> list[NightlyFinding]:
-        """Return what changed since the suite passed."""
+    def __call__(self, cell: str, notify: Notify) -> CheckAttempt:
+        """Make one attempt; every failure is in the attempt, none is raised."""
         ...
 
 
@@ -117,9 +104,8 @@ class NightlyChecks:
     project: Mapping[NightlyCheck, ProjectCheck]
     rebuild: CellCheck
     suite: CellCheck
-    explain: ExplainFailure
-    elsewhere: bool = False
-    """Another engine is there for second attempts."""
+    explain: Callable[[str], NightlyFinding]
+    """Returns what changed since the suite of a cell passed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,19 +153,16 @@ class NightlyExecution:
 
     def _check_cell(self, check: NightlyCheck, cell: str, notify: Notify) -> NightlyResult:
         attempt = self.checks.rebuild if check is NightlyCheck.REBUILD else self.checks.suite
-        first = attempt(cell, notify, elsewhere=False)
+        first = attempt(cell, notify)
         second = None
         if needs_second_attempt(first):
-            notify(f"failed ({first.text}); trying once more{' elsewhere' if self.checks.elsewhere else ''}")
-            second = attempt(cell, notify, elsewhere=self.checks.elsewhere)
-        return self._judge(check, cell, first, second, notify)
+            notify(f"failed ({first.text}); trying once more")
+            second = attempt(cell, notify)
+        return self._judge(check, cell, first, second)
 
-    def _judge(
-        self, check: NightlyCheck, cell: str, first: CheckAttempt, second: CheckAttempt | None, notify: Notify
-    ) -> NightlyResult:
+    def _judge(self, check: NightlyCheck, cell: str, first: CheckAttempt, second: CheckAttempt | None) -> NightlyResult:
         verdict = judge_attempts(first, second)
-        last = second or first
-        data = dict(last.data or {})
+        data = dict((second or first).data or {})
         outcome = str(data.get("outcome", verdict.outcome)) if verdict.outcome == "good" else verdict.outcome
         findings = []
         if verdict.severity is not None:
@@ -188,7 +171,7 @@ class NightlyExecution:
         if "unexamined" in data:
             findings.append(_finding(check, outcome, NightlySeverity.UNKNOWN, cell, f"{cell}: {data['unexamined']}"))
         if verdict.severity is NightlySeverity.ERROR and verdict.domain is FaultDomain.IMAGE and data.get("evidence"):
-            findings += self._explain(cell, last, notify)
+            findings.append(self.checks.explain(cell))
         return NightlyResult(
             check=check,
             subject=cell,
@@ -198,13 +181,6 @@ class NightlyExecution:
             findings=tuple(findings),
             data=data,
         )
-
-    def _explain(self, cell: str, failure: CheckAttempt, notify: Notify) -> list[NightlyFinding]:
-        try:
-            return self.checks.explain(cell, failure, notify)
-        except KnowngoodError as error:
-            text = f"{cell}: the search for what changed since it passed was not possible: {error}"
-            return [_finding(NightlyCheck.SUITE, "not-bisected", NightlySeverity.WARNING, cell, text)]
 
 
 def result_from_error(check: NightlyCheck, error: KnowngoodError) -> NightlyResult:
@@ -220,10 +196,10 @@ def result_from_error(check: NightlyCheck, error: KnowngoodError) -> NightlyResu
     return NightlyResult(check=check, outcome="not known", note=str(error), findings=(finding,))
 
 
-def attempt_from_error(error: KnowngoodError, where: str = "here") -> CheckAttempt:
+def attempt_from_error(error: KnowngoodError) -> CheckAttempt:
     """Return the attempt that an exception ended: the host's fault when it lacks something, else the image's."""
     domain = FaultDomain.HOST if error.exit_code == 4 else FaultDomain.IMAGE
-    return CheckAttempt(domain=domain, text=str(error), where=where)
+    return CheckAttempt(domain=domain, text=str(error))
 
 
 def _finding(check: NightlyCheck, kind: str, severity: NightlySeverity, subject: str, text: str) -> NightlyFinding:

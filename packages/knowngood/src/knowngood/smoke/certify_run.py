@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,8 +13,6 @@ from typing import Any
 
 from knowngood.core import local_files
 from knowngood.core.cell import Cell
-from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.evidence import sealed_files
 from knowngood.evidence.model_runs import MODEL_EVIDENCE_SCHEMA, MODEL_RUNS_FOLDER
@@ -119,54 +115,32 @@ def certify_in_environment(
 
     Raises `KnowngoodError` where the suite does not end in time or leaves no report.
     """
+    python = suite_run.find_environment_python()
+    pythons = (python, os.path.realpath(python))
+    paths = [str(project.suites), *filter(None, [os.environ.get("PYTHONPATH")])]
     with local_files.scratch_folder() as folder:
-        python = suite_run.find_environment_python()
-        pythons = (python, os.path.realpath(python))
-        _write_files(folder, request)
-        words = suite_words(options, str(folder), request, cell_gpu=None)
-        notify(f"running the model suite with {python}")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        paths = [str(project.suites), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": os.pathsep.join(paths),
-        }
-        with log.open("w") as output:
-            try:
-                done = subprocess.run(
-                    [python, "-m", MODEL_SUITE_FOLDER, *words],
-                    env=environment,
-                    cwd=folder,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=options.seconds,
-                    check=False,
-                    preexec_fn=end_with_parent(),
-                )
-            except subprocess.TimeoutExpired:
-                raise KnowngoodError(
-                    f"the suite did not end within {options.seconds} s; raise --timeout (log: {log})"
-                ) from None
+        for name, data in request.files().items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(data)
+        content = suite_run.run_environment_python(
+            ["-m", MODEL_SUITE_FOLDER, *suite_words(options, str(folder), request, cell_gpu=None)],
+            folder / "report.json",
+            seconds=options.seconds,
+            log=log,
+            notify=notify,
+            variables={"PYTHONPATH": os.pathsep.join(paths)},
+            folder=folder,
+        )
         folders_of_run = (project.suites, project.root, folder, *(Path(text).parents[1] for text in pythons))
-        path = folder / "report.json"
-        if not path.exists():
-            raise KnowngoodError(f"the suite ended with status {done.returncode} and left no report (log: {log})")
-        content = _cut_folders(path.read_bytes(), folders_of_run)
-        report = suite_run.parse_suite_report(content, log)
+        report = suite_run.parse_suite_report(_cut_folders(content, folders_of_run), log)
     return ModelEvidence(
         config=request.config,
         cell=None,
         where=RunPlace.BARE,
         image=None,
         when=suite_run.current_time(),
-        node=suite_run.machine_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
-        command=(
-            "python",
-            "-m",
-            MODEL_SUITE_FOLDER,
-            *suite_words(options, ".", request, cell_gpu=None),
-        ),
+        node=suite_run.environment_fingerprint(),
+        command=("python", "-m", MODEL_SUITE_FOLDER, *suite_words(options, ".", request, cell_gpu=None)),
         report=report,
     )
 
@@ -197,9 +171,3 @@ def suite_bundle(project: Project, request: ModelRequest) -> dict[str, bytes]:
     suites = suite_files.read_suite_files(project.suite)
     suites |= suite_files.read_suite_files(project.model_suite, MODEL_SUITE_FOLDER)
     return {**suites, **request.files()}
-
-
-def _write_files(folder: Path, request: ModelRequest) -> None:
-    for name, data in request.files().items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)

@@ -26,7 +26,7 @@ from knowngood.project.checkout import Project
 from knowngood.smoke import suite_files, suite_run
 from knowngood.smoke.predictions import load_predictions, predictions_for_cell
 from knowngood.smoke.suite_command import SuiteOptions, suite_arguments
-from knowngood.smoke.trainer_suite import find_cell_suite
+from knowngood.smoke.suite_files import find_cell_suite
 
 _START_SECONDS = 600
 """Added to the suite's time limit: the image is pulled and a container starts."""

@@ -241,39 +241,63 @@ def _run_program_here(  # noqa: PLR0913
     paths of this machine say nothing.
     """
     with local_files.scratch_folder() as folder:
-        python = find_environment_python()
         (folder / "predictions.json").write_text(json.dumps(predictions))
-        path = folder / "report.json"
-        argv = [python, *arguments(folder)]
-        notify(f"running the suite with {python}")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"} | dict(variables or {})
-        with log.open("w") as output:
-            try:
-                subprocess.run(
-                    argv,
-                    env=environment,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=seconds,
-                    check=False,
-                    preexec_fn=end_with_parent(),
-                )
-            except subprocess.TimeoutExpired:
-                kept = keep_unfinished_report(path.read_bytes() if path.exists() else None, log)
-                raise KnowngoodError(f"the suite did not end within {seconds} s (log: {log}{kept})") from None
-        if not path.exists():
-            raise KnowngoodError(f"the suite left no report; {_last_log_line(log)} (log: {log})")
-        report = parse_suite_report(path.read_bytes(), log)
+        words = arguments(folder)
+        content = run_environment_python(
+            words, folder / "report.json", seconds=seconds, log=log, notify=notify, variables=variables or {}
+        )
+        report = parse_suite_report(content, log)
     return Evidence(
         cell=str(cell),
         where=RunPlace.BARE,
         image=None,
         when=current_time(),
-        node=machine_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
-        command=("python", *shown, *(word.removeprefix(f"{folder}/") for word in argv[1 + len(shown) :])),
+        node=environment_fingerprint(),
+        command=("python", *shown, *(word.removeprefix(f"{folder}/") for word in words[len(shown) :])),
         report=report,
     )
+
+
+def run_environment_python(  # noqa: PLR0913
+    words: Sequence[str],
+    report: Path,
+    *,
+    seconds: int,
+    log: Path,
+    notify: Notify,
+    variables: Mapping[str, str],
+    folder: Path | None = None,
+) -> bytes:
+    """Run Python with arguments that write a report, and return that; in `folder`, or in the current one.
+
+    Raises `KnowngoodError` where it does not end in time or leaves no report.
+    """
+    python = find_environment_python()
+    notify(f"running the suite with {python}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        try:
+            subprocess.run(
+                [python, *words],
+                env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables},
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=seconds,
+                check=False,
+                preexec_fn=end_with_parent(),
+            )
+        except subprocess.TimeoutExpired:
+            kept = keep_unfinished_report(report.read_bytes() if report.exists() else None, log)
+            raise KnowngoodError(f"the suite did not end within {seconds} s (log: {log}{kept})") from None
+    if not report.exists():
+        raise KnowngoodError(f"the suite left no report; {_last_log_line(log)} (log: {log})")
+    return report.read_bytes()
+
+
+def environment_fingerprint() -> dict[str, Any]:
+    """Return what identifies this machine in the evidence of a run without a container."""
+    return machine_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()})
 
 
 def find_environment_python() -> str:
@@ -365,9 +389,7 @@ def wait_for_suite(container: Container, options: SuiteOptions, log: Path, notif
     log.write_bytes(container.logs())
     container.reload()
     if container.attrs["State"].get("OOMKilled"):
-        raise KnowngoodError(
-            f"the suite was killed because it used more than {options.memory} of memory; raise --memory (log: {log})"
-        )
+        raise KnowngoodError(f"the suite was killed because it used more than {options.memory} of memory (log: {log})")
     if status["StatusCode"] in TIMED_OUT:
         kept = keep_unfinished_report(read_container_report(container), log)
         raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log}{kept})")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 from knowngood.core.errors import MissingError
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
-from knowngood.images import task_crew
+from knowngood.images import free_resources
 from knowngood.wheels import compile_inside
 from knowngood.wheels.compile_request import CompileCapacity, CompileOutcome, CompilePlan
 
@@ -73,9 +72,9 @@ class CompileContainer:
         return [*argv, self.image, *self.command()]
 
 
-def measure_capacity(engine: Engine) -> CompileCapacity:
+def measure_capacity() -> CompileCapacity:
     """Return the processors of this machine and its free memory."""
-    return CompileCapacity(processors=os.cpu_count() or 1, memory=task_crew.measure_free_resources(engine).memory)
+    return CompileCapacity(processors=os.cpu_count() or 1, memory=free_resources.measure_free_memory())
 
 
 def compile_in_container(planned: CompilePlan, engine: Engine, notify: Notify) -> CompileOutcome:
@@ -88,12 +87,6 @@ def compile_in_container(planned: CompilePlan, engine: Engine, notify: Notify) -
     planned.sdist.unpack(planned.work / "src")
     shutil.copyfile(compile_inside.__file__, planned.work / "inside.py")
     return run_compile_container(_container_of(planned, image.tag), engine, log=planned.work / "log", notify=notify)
-
-
-def compile_commands(planned: CompilePlan, engine: Engine) -> list[str]:
-    """Return the commands that build the image and run the container, for `--dry-run`."""
-    job = _container_of(planned, planned.host.plan.tag)
-    return [f"knowngood build {planned.host.locked.cell}", shlex.join(job.argv(engine.docker))]
 
 
 def _container_of(planned: CompilePlan, image: str) -> CompileContainer:

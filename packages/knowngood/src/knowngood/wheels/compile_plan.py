@@ -12,7 +12,6 @@ from knowngood.core.cell import NO_FRAMEWORK, Cell
 from knowngood.core.local_files import cache_folder
 from knowngood.core.matrix import Matrix
 from knowngood.core.notify import Notify
-from knowngood.images import dry_run
 from knowngood.images.pipeline import Pipeline
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
@@ -32,7 +31,7 @@ def plan_compile(order: WheelRequest, line: Pipeline, options: CompileOptions, n
     sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
     compile_request.check_cxx_standard(sdist, cell.torch, load_torch_cxx_minimum(cell.torch))
     target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
-    power = compile_container.measure_capacity(line.engine)
+    power = compile_container.measure_capacity()
     jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
     builder, locked = lock_host_cell(cell, line, notify)
     request = cell_locking.resolver_request(matrix.entry(cell), matrix)
@@ -76,43 +75,6 @@ def plan_compile(order: WheelRequest, line: Pipeline, options: CompileOptions, n
         local=local,
         notes=tuple(filter(None, (target.note, cuda.note))),
     )
-
-
-def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions) -> list[str]:
-    """Return the commands that `--dry-run` prints; the sdist is read, since its setup decides the architectures."""
-    cell = order.cell
-    wheel, _ = wheelhouse.find_wheel(
-        cell, options.wheelhouse, cxx11abi=load_torch_cxx11abi(cell.torch), package=order.package, version=order.version
-    )
-    if wheel and not options.renew:
-        return [f"# {cell}: {order.package} {order.version} is in the wheelhouse: {wheel.path}"]
-    sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
-    compile_request.check_cxx_standard(sdist, cell.torch, load_torch_cxx_minimum(cell.torch))
-    target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
-    power = compile_container.measure_capacity(line.engine)
-    jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
-    env = dict(compile_request.find_recipe(order.package).env) | dict(target.env)
-    env["NVCC_APPEND_FLAGS"] = "$NVCC_FLAGS"  # which of them nvcc has is known when it is installed
-    image = nearest_plain_cell(cell, line.project.matrix)
-    lines = [f"# {cell}: {order.package} {order.version}", *([f"# {target.note}"] if target.note else [])]
-    locked = line.project.tree.load(image)
-    if locked is None:
-        return [*lines, f"# in the image of {image}, which has no lock: the commands are not known before it has one"]
-    planned = CompilePlan(
-        name="knowngood-compile-$KEY",
-        host=CompileHost(line=line, locked=locked, plan=dry_run.dry_build_plan(line, image)),
-        sdist=sdist,
-        work=Path("$KNOWNGOOD_CACHE/compile/$KEY"),
-        toolkit=Path("$TOOLKIT"),
-        tools=Path("$TOOLS"),
-        env=compile_request.compile_variables(f"nvidia/cu{cell.cuda.split('.')[0]}", jobs, env),
-        power=power,
-        jobs=jobs,
-        inputs={},
-        local="",
-        notes=(),
-    )
-    return [*lines, *compile_container.compile_commands(planned, line.engine)]
 
 
 def nearest_plain_cell(cell: Cell, matrix: Matrix) -> Cell:

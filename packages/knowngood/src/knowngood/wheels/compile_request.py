@@ -304,8 +304,6 @@ class CompileOptions:
     jobs: int | None = None
     renew: bool = False
     """Compile again when the present wheel was made from other inputs or has no record."""
-    wheels: Path | None = None
-    """A file that lists published wheels."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`knowngood compile`: provide a cell's wheel from the wheelhouse, from a published one, or by compiling it once."""
+"""`knowngood compile`: take a cell's wheel from the wheelhouse or where its recorded bytes lie, or compile it once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.core_facts import load_torch_cxx11abi
-from knowngood.wheels import compile_container, compile_plan, compile_request, published_wheel, wheel_packing
+from knowngood.wheels import compile_container, compile_plan, compile_request, wheel_packing
 from knowngood.wheels.compile_request import (
     CompileOptions,
     CompileOutcome,
@@ -57,8 +57,6 @@ class Compiler:
             present = present and replace(present, status=WheelStatus.FETCHED)
         if present and not self.options.renew:
             return present
-        if present is None and (fetched := self._published(order, notify)):
-            return fetched
         planned = compile_plan.plan_compile(order, self.line, self.options, notify)
         if present and present.record and present.record.key == planned.key:
             return present
@@ -94,28 +92,6 @@ class Compiler:
             seconds=0.0,
             record=record,
             note="" if record else "it has no build record and is used as it is",
-        )
-
-    def _published(self, order: WheelRequest, notify: Notify) -> WheelResult | None:
-        """Fetch a published wheel that fits into the wheelhouse; `None` when there is none."""
-        if order.sdist:
-            return None
-        listed = published_wheel.read_wheel_list(self.options.wheels) if self.options.wheels else []
-        published = published_wheel.find_published_wheel(
-            order.cell, order.package, order.version, listed, cxx11abi=self.abi(order.cell)
-        )
-        if published is None:
-            return None
-        notify(f"fetching {published.file}")
-        wheel, record = published_wheel.fetch_wheel(published, order.cell, self.options.wheelhouse)
-        return WheelResult(
-            cell=str(order.cell),
-            package=order.package,
-            version=order.version,
-            status=WheelStatus.FETCHED,
-            wheel=wheel,
-            seconds=0.0,
-            record=record,
         )
 
     @staticmethod

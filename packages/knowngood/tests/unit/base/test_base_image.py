@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from knowngood.base import base_image, base_packages, oci_layout, private_apt
 from knowngood.base.base_packages import DebianBase
-from knowngood.core.errors import InputError, KnowngoodError, UsageError
+from knowngood.core.errors import InputError, KnowngoodError
 from knowngood.core.hosts import HostArchitecture
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
 
@@ -59,17 +59,6 @@ def test_every_defect_of_a_lock_is_reported_with_its_line():
         PackagesLock.parse(text, file="x.lock")
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[0] for line in lines] == ["x.lock:1:1", "x.lock:8:1", "x.lock:9:1", "x.lock:10:1"]
-
-
-def test_the_context_of_an_image_with_a_digest():
-    image = f"registry.test/debian@sha256:{'0' * 64}"
-    assert base_image.pulled_base_context(image) == f"docker-image://{image}"
-
-
-@pytest.mark.parametrize("image", ["debian", "debian:12", "debian@sha256:12", "a b@sha256:" + "0" * 64, ""])
-def test_an_image_without_a_digest_is_refused(image):
-    with pytest.raises(UsageError, match="has no digest"):
-        base_image.pulled_base_context(image)
 
 
 def test_the_key_depends_only_on_what_shapes_the_image():

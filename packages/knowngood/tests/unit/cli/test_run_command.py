@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,15 +20,12 @@ from knowngood.launch import (
     container_run,
     derived_image,
     image_access,
-    kernel_store,
     run_guard,
     run_host,
-    warm_up,
 )
 from knowngood.launch.added_packages import AddedPackage
 from knowngood.launch.container_run import GpuAccess
 from knowngood.launch.image_access import RunnableImage
-from knowngood.launch.kernel_pack import KernelPack
 
 ENGINE = Engine(
     host="unix:///run/x.sock",
@@ -232,25 +228,6 @@ def test_a_trainer_that_a_stack_has_gives_the_program_the_image_of_the_stack(sta
     assert document["because"].endswith(", with trl 1.16.0")
     assert "added for --with: nothing, the cell has it all" in err
     assert starts == []
-
-
-def test_compiled_kernels_are_given_to_the_volume_where_they_fit(starts, capsys, monkeypatch):
-    machine = kernel_store.describe_machine(NvidiaState())
-    other = replace(machine, cpu_flags=(*machine.cpu_flags, "zz-unheard-of"))
-    filled = []
-    monkeypatch.setattr(
-        warm_up, "fill_cache_volume", lambda _, run, pack: filled.append((run.cache_volume, pack)) or True
-    )
-    for owner, words in ((machine, "1 files of compiled kernels for cpu"), (other, "lacks zz-unheard-of")):
-        pack = KernelPack(cell="x", image="sha256:1", machine=owner, made="", files={"triton/a": b"1"})
-        kernel_store.save_kernel_pack(pack)
-        start("--gpu", "H100", "--", "true")
-        assert words in capsys.readouterr().err
-    assert [name.rpartition("-")[0] for name, _ in filled] == [f"knowngood-cache-{os.getuid()}"]
-    (kernel_store.kernel_folder() / pack.name).write_bytes(b"damaged")
-    start("--gpu", "H100", "--", "true")
-    assert "is not a pack of kernels" in capsys.readouterr().err
-    assert len(starts) == 6
 
 
 def test_the_network_of_the_machine_is_given_by_wish(starts, capsys):

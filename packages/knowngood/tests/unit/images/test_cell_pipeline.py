@@ -19,8 +19,7 @@ from knowngood.engine.container_engine import Engine
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.images import build_command, image_build, pipeline
-from knowngood.images.cell_tasks import CellStatus
-from knowngood.images.pipeline import Pipeline, PipelineOptions
+from knowngood.images.pipeline import CellStatus, Pipeline, PipelineOptions
 from knowngood.index.wheel_contents import WheelContents
 from knowngood.lock import resolver
 from knowngood.lock.cell_lock import Distribution, Layer

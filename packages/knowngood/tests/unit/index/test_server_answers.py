@@ -18,6 +18,7 @@ from knowngood.core.errors import KnowngoodError, MissingError, NetworkError
 from knowngood.index import package_index, remote_archive, server_answers, wheel_contents
 from knowngood.index.artefact import UnreadableError
 from knowngood.index.server_answers import UnsafeAddressError
+from knowngood.registry import wheel_supply
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import (
     INDEX_MEDIA_TYPE,
@@ -27,7 +28,6 @@ from knowngood.registry.manifests import (
     parse_image_configuration,
 )
 from knowngood.registry.registry_client import Registry
-from knowngood.wheels import published_wheel
 
 MANIFEST = f"HTTP/1.1 200 OK\r\nContent-Type: {MANIFEST_MEDIA_TYPE}\r\n".encode()
 CHUNK = b"10000\r\n" + b"a" * 0x10000 + b"\r\n"
@@ -164,7 +164,7 @@ def test_a_file_of_a_place_has_no_more_bytes_than_it_should(serve, tmp_path):
     head = b"HTTP/1.1 200 OK\r\n\r\n"
     address = serve(itertools.chain([head], itertools.repeat(b"a" * 0x10000)))
     with pytest.raises(MissingError, match=r"x\.whl is longer there than the 5 bytes that it should have"):
-        published_wheel.download_file(f"http://{address}/x.whl", tmp_path / "x.whl", 5)
+        wheel_supply.download_file(f"http://{address}/x.whl", tmp_path / "x.whl", 5)
     assert (tmp_path / "x.whl").stat().st_size <= 5
 
 

@@ -20,14 +20,12 @@ def test_pythons_of_wheel_tags():
     )
     assert wheel_tags.supported_pythons(listed) == ["3.7", "3.10"]
     assert wheel_tags.free_threaded_pythons(listed) == ["3.13t"]
-    assert wheel_tags.oldest_abi3_python(listed) is None
 
 
 def test_stable_abi_supports_up_to_the_end_of_requires_python():
     listed = files("t-1-cp312-abi3-manylinux_2_28_x86_64.whl")
     assert wheel_tags.supported_pythons(listed, ">=3.11,<3.15") == ["3.12", "3.13", "3.14"]
     assert wheel_tags.supported_pythons(listed, ">=3.11") == ["3.12"]
-    assert wheel_tags.oldest_abi3_python(listed) == "3.12"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from knowngood.core.errors import UsageError
 from knowngood.core.local_files import cache_folder
 from knowngood.engine import container_engine
 from knowngood.launch import run_guard, stored_data
-from knowngood.launch.kernel_store import kernel_folder
 from knowngood.launch.stored_data import StoredKind
 
 CELL = "sm90-x"
@@ -150,7 +149,7 @@ def test_without_an_engine_only_files_are_listed(monkeypatch, capsys):
     assert "no engine runs" in capsys.readouterr().out
 
 
-def test_containers_of_killed_runs_and_packs_of_kernels_can_be_removed(client, engine, monkeypatch):
+def test_containers_of_killed_runs_can_be_removed(client, engine, monkeypatch):
     boot, space, _, start = run_guard.describe_client().split()
     labels = {"io.knowngood.run": str(os.getuid()), "io.knowngood.run.client": f"{boot} {space} 999999999 {start}"}
     alive = {**labels, "io.knowngood.run.client": run_guard.describe_client()}
@@ -167,22 +166,11 @@ def test_containers_of_killed_runs_and_packs_of_kernels_can_be_removed(client, e
         SimpleNamespace(get=lambda name: SimpleNamespace(remove=lambda **_: client.removed.append(name))),
         raising=False,
     )
-    pack = kernel_folder() / "abc-cpu.tar.xz"
-    pack.parent.mkdir(parents=True)
-    pack.write_bytes(b"12345")
-    items = {
-        item.kind: item
-        for item in stored_data.list_stored_items(engine, os.getuid())
-        if item.name in ("left", pack.name)
-    }
-    assert {kind: (item.name, item.size) for kind, item in items.items()} == {
-        StoredKind.CONTAINERS: ("left", 12),
-        StoredKind.KERNELS: ("abc-cpu.tar.xz", 5),
-    }
+    items = [item for item in stored_data.list_stored_items(engine, os.getuid()) if item.name == "left"]
+    assert [(item.kind, item.size) for item in items] == [(StoredKind.CONTAINERS, 12)]
     assert not {"alive", "foreign", "other"} & listed(engine).keys()
-    assert all(stored_data.remove_stored_item(engine, item).removed for item in items.values())
+    assert all(stored_data.remove_stored_item(engine, item).removed for item in items)
     assert client.removed == ["left"]
-    assert not pack.exists()
 
 
 def test_toolkits_are_a_kind_of_their_own():

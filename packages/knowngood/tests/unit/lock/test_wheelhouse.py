@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.errors import KnowngoodError
 from knowngood.lock import wheelhouse
 from samples import FA0, FA2, FA4
 
@@ -120,9 +120,3 @@ def test_where_the_house_is(tmp_path, monkeypatch):
     assert wheelhouse.wheelhouse_folder() == tmp_path / "cache" / "wheelhouse"
     monkeypatch.setenv("KNOWNGOOD_WHEELHOUSE", str(tmp_path / "named"))
     assert wheelhouse.wheelhouse_folder() == tmp_path / "named"
-    assert wheelhouse.wheelhouse_folder(str(tmp_path)) == tmp_path
-
-
-def test_an_option_that_names_no_folder_is_a_mistake(tmp_path):
-    with pytest.raises(UsageError, match=r"^--wheelhouse .*none: there is no such folder$"):
-        wheelhouse.wheelhouse_folder(str(tmp_path / "none"))

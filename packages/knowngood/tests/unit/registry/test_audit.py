@@ -165,17 +165,6 @@ def test_a_tracker_that_says_nothing_about_the_suite_leaves_it_unknown(tracker):
         vulnerability_audit.debian_vulnerabilities(packages, "bookworm", {}, tracker)
 
 
-def test_a_base_that_is_pulled_was_not_looked_up(locked, services, monkeypatch, capsys):  # noqa: ARG001
-    image = "registry.example/debian@sha256:" + "1" * 64
-    monkeypatch.setattr(vulnerability_audit.image_release, "read_base_source", lambda *_: image)
-    code, said = answer(capsys, FA0)
-    assert (code, said["unanswered"]) == (
-        1,
-        [f"base debian12 is pulled as {image}: no lock says which packages it has, so none of them was looked up"],
-    )
-    assert locked.matrix.cells
-
-
 def test_cells_that_lock_no_wheel_are_not_good(locked, services, capsys):  # noqa: ARG001
     (lock,) = [locked.tree.load(cell) for cell in locked.matrix.cells if str(cell) == FA0]
     locked.tree.save(replace(lock, layers=()))

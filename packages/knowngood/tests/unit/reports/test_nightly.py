@@ -11,9 +11,8 @@ import pytest
 
 from knowngood.core.errors import KnowngoodError, MissingError, NetworkError, UnknownError, UsageError
 from knowngood.evidence.run_evidence import Evidence, RunPlace
-from knowngood.reports import failing_cells, locked_files, nightly_folder, nightly_plan, nightly_report, nightly_tasks
-from knowngood.reports.locked_files import IndexFile
-from knowngood.reports.nightly_checks import ImageChecks, vulnerability_findings
+from knowngood.reports import nightly_checks, nightly_folder, nightly_plan, nightly_report, nightly_tasks
+from knowngood.reports.nightly_checks import ImageChecks, IndexFile, vulnerability_findings
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -72,12 +71,12 @@ LOCKS = {FA4: [WHEEL, distribution("torch", "2.11.0")], FA2: [WHEEL]}
 class TestFiles:
     def listing(self, **changes):
         found = {
-            item.file: IndexFile(sha256=item.sha256, yanked=False) for item in locked_files.list_locked_files(LOCKS)
+            item.file: IndexFile(sha256=item.sha256, yanked=False) for item in nightly_checks.list_locked_files(LOCKS)
         }
         return {name: found | changes.get(name, {}) for name in ("numpy", "torch")}
 
     def kinds(self, listing):
-        return [(item.kind, item.severity, item.cells) for item in locked_files.judge_locked_files(LOCKS, listing)]
+        return [(item.kind, item.severity, item.cells) for item in nightly_checks.judge_locked_files(LOCKS, listing)]
 
     def test_all_is_there(self):
         assert self.kinds(self.listing()) == []
@@ -103,7 +102,7 @@ class TestFiles:
 
     def test_unread_projects_are_one_finding_for_each_reason(self):
         listing = {name: f"the registry does not answer for {name}" for name in ("numpy", "torch")}
-        (found,) = locked_files.judge_locked_files(LOCKS, listing)
+        (found,) = nightly_checks.judge_locked_files(LOCKS, listing)
         assert (found.kind, found.severity) == ("unanswered", "unknown")
         assert found.text == "numpy, torch: the registry does not answer for it"
 
@@ -123,7 +122,6 @@ class TestFaults:
         [
             (GREEN, None, "good", FaultDomain.NONE, None),
             (RED, GREEN, "flaky", FaultDomain.IMAGE, "warning"),
-            (RED, replace(GREEN, where="tcp://b"), "flaky", FaultDomain.HOST, "warning"),
             (RED, RED, "image", FaultDomain.IMAGE, "error"),
             (RED, replace(RED, domain=FaultDomain.HOST), "host", FaultDomain.HOST, "missing"),
             (replace(RED, domain=FaultDomain.SUITE), None, "suite", FaultDomain.SUITE, "error"),
@@ -135,11 +133,7 @@ class TestFaults:
         assert (found.outcome, found.domain, found.severity) == (outcome, domain, severity)
 
     def test_the_words(self):
-        assert (
-            "passed at tcp://b: look at this host first"
-            in nightly_tasks.judge_attempts(RED, replace(GREEN, where="tcp://b")).text
-        )
-        assert nightly_tasks.judge_attempts(RED, RED).text == "image: eager: NaN, twice (here)"
+        assert nightly_tasks.judge_attempts(RED, RED).text == "image: eager: NaN, twice"
 
     def test_what_is_missing_is_the_hosts_fault(self):
         assert attempt_from_error(NetworkError("x")).domain is FaultDomain.HOST
@@ -148,22 +142,27 @@ class TestFaults:
     def test_without_an_engine_nothing_is_the_images_fault(self):
         found = ImageChecks(line=None, lacking=MissingError("no engine answers"))
         for attempt in (found.rebuild, found.suite):
-            assert attempt(FA4, print, elsewhere=False) == CheckAttempt(
-                domain=FaultDomain.HOST, text="no engine answers"
-            )
+            assert attempt(FA4, print) == CheckAttempt(domain=FaultDomain.HOST, text="no engine answers")
 
     def test_the_last_passing_run_is_of_an_image_on_this_kind_of_machine(self):
         old, new = run(), run(when="2026-11-20T23:00:00-05:00")
-        assert (
-            failing_cells.find_last_passing_run([new, old, run(ok=False, when="2026-11-22T00:00:00+00:00")], gpus=False)
-            is new
-        )
-        assert failing_cells.find_last_passing_run([run(where=RunPlace.BARE)], gpus=False) is None
-        assert failing_cells.find_last_passing_run([new], gpus=True) is None
+        red = run(ok=False, when="2026-11-22T00:00:00+00:00")
+        assert nightly_checks.find_last_passing_run([new, old, red], gpus=False) is new
+        assert nightly_checks.find_last_passing_run([run(where=RunPlace.BARE)], gpus=False) is None
+        assert nightly_checks.find_last_passing_run([new], gpus=True) is None
 
     def test_what_changed_besides_the_packages(self):
-        assert failing_cells.list_environment_changes(run(), run(node="m")) == ["the node's name (n -> m)"]
-        assert failing_cells.list_environment_changes(run(), run()) == []
+        assert nightly_checks.list_environment_changes(run(), run(node="m")) == ["the node's name (n -> m)"]
+        assert nightly_checks.list_environment_changes(run(), run()) == []
+
+    def test_which_packages_changed(self):
+        good = run()
+        good.report["environment"] = {"distributions": {"Torch": "2.11.0+cu130", "idna": "3", "gone": "1"}}
+        assert nightly_checks.list_package_changes(good, {"torch": "2.11.0", "idna": "4", "new": "1"}) == [
+            "gone 1 -> absent",
+            "idna 3 -> 4",
+            "new absent -> 1",
+        ]
 
 
 class TestPlan:
@@ -274,7 +273,6 @@ class TestPlan:
         assert self.unexamined(ResultState.LEFT, state) == []
 
     def test_rebuilds_that_were_turned_off_are_not_missed(self):
-        assert self.unexamined(ResultState.LEFT, check=NightlyCheck.REBUILD, share=0) == []
         assert self.unexamined(ResultState.LEFT, checks=frozenset({NightlyCheck.FILES})) == []
 
     def test_an_earlier_rebuild_counts_for_the_same_inputs(self):
@@ -300,12 +298,12 @@ class Clock:
 
 
 class TestExecution:
-    def execution(self, *, suite=(GREEN,), done=None, cells=(FA4,), budget=None, explain=None, wide=None):
+    def execution(self, *, suite=(GREEN,), done=None, cells=(FA4,), budget=None, wide=None):
         self.said, self.kept, attempts = [], [], iter(suite)
         self.tried = []
 
-        def attempt(cell, _say, *, elsewhere):
-            self.tried.append((cell, elsewhere))
+        def attempt(cell, _say):
+            self.tried.append(cell)
             return next(attempts)
 
         def files_(_say):
@@ -322,8 +320,7 @@ class TestExecution:
             project={NightlyCheck.FILES: wide or files_},
             rebuild=attempt,
             suite=attempt,
-            explain=explain or (lambda *_: [finding("culprit", check=NightlyCheck.SUITE)]),
-            elsewhere=True,
+            explain=lambda _: finding("changed-packages", check=NightlyCheck.SUITE),
         )
         return NightlyExecution(
             tasks=tasks,
@@ -343,11 +340,11 @@ class TestExecution:
         assert (files_.outcome, suite.outcome, suite.note, suite.findings) == ("all there", "good", "5 pass", ())
         assert (suite.seconds, suite.key, self.kept) == (10, "i", [files_, suite])
 
-    def test_a_failing_image_is_tried_once_more_elsewhere_and_then_explained(self):
+    def test_a_failing_image_is_tried_once_more_and_then_explained(self):
         seen = replace(RED, data={"evidence": "x"})
         _, suite = self.results(suite=(seen, seen))
-        assert self.tried == [(FA4, False), (FA4, True)]
-        assert [item.kind for item in suite.findings] == ["image", "culprit"]
+        assert self.tried == [FA4, FA4]
+        assert [item.kind for item in suite.findings] == ["image", "changed-packages"]
 
     def test_a_failure_without_evidence_is_not_explained(self):
         _, suite = self.results(suite=(RED, RED))
@@ -356,14 +353,6 @@ class TestExecution:
     def test_flaky_is_a_warning(self):
         _, suite = self.results(suite=(RED, GREEN))
         assert (suite.outcome, suite.findings[0].severity) == ("flaky", "warning")
-
-    def test_a_bisection_that_fails_does_not_hide_the_failure(self):
-        def explain(*_):
-            raise KnowngoodError("no Python 3.11")
-
-        seen = replace(RED, data={"evidence": "x"})
-        _, suite = self.results(suite=(seen, seen), explain=explain)
-        assert [item.kind for item in suite.findings] == ["image", "not-bisected"]
 
     @pytest.mark.parametrize(("error", "severity"), [(UnknownError("x"), "unknown"), (NetworkError("x"), "missing")])
     def test_a_service_that_does_not_answer_is_not_good(self, error, severity):

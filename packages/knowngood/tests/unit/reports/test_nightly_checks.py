@@ -81,7 +81,7 @@ def test_a_compiled_wheel_that_the_wheelhouse_lacks_is_not_called_all_there(home
 def test_a_rebuild_without_a_record_to_compare_with_says_so(monkeypatch, outcome, note):
     verdict = Verification(cell=FA4, outcome=VerificationOutcome(outcome), note=note)
     monkeypatch.setattr(verification, "verify_cell", lambda *_, **_more: verdict)
-    attempt = ImageChecks(line=SimpleNamespace()).rebuild(FA4, print, elsewhere=False)
+    attempt = ImageChecks(line=SimpleNamespace()).rebuild(FA4, print)
     assert attempt.ok
     assert "there is nothing to compare a rebuild with" in attempt.data["unexamined"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.reports.nightly_failures import find_newest_report, is_red, keep_open_failures
+from knowngood.reports.nightly_folder import find_newest_report, keep_open_failures
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -73,12 +73,6 @@ def test_what_is_not_kept(earlier, cells):
 
 def test_without_a_report_nothing_is_kept():
     assert keep_open_failures([], None, {FA4}) == []
-
-
-def test_a_report_is_red_by_its_findings_or_its_exit_code():
-    assert is_red(report(suite_result(), code=0))
-    assert is_red(report(code=1))
-    assert not is_red(report(code=3))
 
 
 def test_the_newest_report_may_be_of_the_same_date():

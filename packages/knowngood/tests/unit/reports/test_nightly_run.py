@@ -1,12 +1,9 @@
-"""`knowngood nightly` on a small project: locks that cannot be read, and a dry run that touches nothing."""
+"""`knowngood nightly` on a small project: locks that cannot be read."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -14,16 +11,14 @@ from packaging.version import Version
 
 from knowngood.base import base_image
 from knowngood.cli import main
-from knowngood.core import data_files
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import MissingError
 from knowngood.engine import container_engine
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
 from knowngood.index.artefact import PublishedFile
-from knowngood.registry import image_release, vulnerability_audit
+from knowngood.registry import vulnerability_audit
 from knowngood.registry.vulnerability_audit import AuditReport
 from knowngood.reports import nightly_checks
-from knowngood.smoke import suite_run
 from samples import FA0, FA4
 
 
@@ -129,96 +124,17 @@ def test_the_audit_names_the_cells_that_it_could_not_look_at(project, monkeypatc
     assert report["results"][0]["outcome"] == "0 open, 0 new, not all known"
 
 
-def test_a_share_of_none_is_no_rebuild_and_only_rebuilds_contradict_it(project, capsys):  # noqa: ARG001
-    assert main.main(["nightly", "--only", "rebuild", "--share", "0"]) == 2
-    assert "--share 0 leaves nothing for --only rebuild to do" in capsys.readouterr().err
-
-
 def no_engine(*_args, **_more):
     raise MissingError("there is no engine")
-
-
-def list_files(*folders):
-    """Return every path below the folders, with the time of its last change and its size."""
-    paths = [path for folder in folders for path in [folder, *folder.rglob("*")]]
-    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
-
-
-def forbid(what):
-    def fail(*_args, **_more):
-        raise AssertionError(f"a dry run must not {what}")
-
-    return fail
-
-
-@pytest.fixture
-def seal(monkeypatch, tmp_path):
-    """A function after which every edge to the outside fails the test, and the cache is the empty folder it returns."""
-
-    def close_edges():
-        cache = tmp_path / "empty-cache"
-        cache.mkdir()
-        monkeypatch.setenv("KNOWNGOOD_CACHE", str(cache))
-        monkeypatch.setattr(socket.socket, "connect", forbid("use the network"))
-        monkeypatch.setattr(subprocess, "Popen", forbid("start a process"))
-        monkeypatch.setattr(os, "mkdir", forbid("make a folder"))
-        # Which facts were checked before is a mark in the cache that any command may write; it is no part of the run.
-        monkeypatch.setattr(data_files, "write_atomically", lambda *_args: None)
-        monkeypatch.setattr(container_engine, "ensure_engine", forbid("ask for an engine"))
-        monkeypatch.setattr(container_engine, "find_system_engine", forbid("ask for an engine"))
-        monkeypatch.setattr(nightly_checks, "SimpleIndex", forbid("ask the index"))
-        return cache
-
-    return close_edges
-
-
-def test_a_dry_run_touches_nothing(project, seal, capsys):
-    cache = seal()
-    before = list_files(project.root, cache)
-    code, said, _ = nightly(capsys, "--dry-run")
-    assert code == 0
-    assert said["commands"][0] == f"knowngood nightly --only files {FA4} {FA0}"
-    assert list_files(project.root, cache) == before
-    assert list(cache.iterdir()) == []
-
-
-def test_a_dry_run_names_what_is_wrong_already(project, seal, capsys):
-    damage_a_hash(project)
-    seal()
-    code, said, _ = nightly(capsys, "--dry-run")
-    assert code == 0
-    assert any("the content was changed by hand" in note for note in said["notes"])
-    assert main.main(["nightly", "--dry-run", FA4, FA0]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if not line.startswith("#")] == said["commands"]
-
-
-def test_a_dry_run_counts_a_run_on_a_machine_of_this_name_as_proof(project, seal, monkeypatch, capsys):
-    monkeypatch.setattr("knowngood.reports.nightly_run._stale_dockerfile", lambda *_: "")
-    monkeypatch.setattr(image_release, "recorded_digest", lambda *_: "sha256:1")
-    monkeypatch.setattr("platform.node", lambda: "this-machine")
-    monkeypatch.setattr("knowngood.smoke.suite_files.hash_suite", lambda _: "5" * 12)
-    for cell, machine in ((FA4, "this-machine"), (FA0, "another")):
-        node = suite_run.machine_fingerprint(machine, {"kernel": "6"})
-        report = {"verdict": {"ok": True}, "suite_hash": "5" * 12, "checks": []}
-        fields = {"image": "sha256:1", "when": "2999-01-01T00:00:00+00:00", "command": ("python",)}
-        run = Evidence(cell=cell, where=RunPlace.CONTAINER_CPU, node=node, report=report, **fields)
-        store_evidence(run, project.evidence)
-    seal()
-    _, said, _ = nightly(capsys, "--dry-run", "--only", "suite")
-    assert said["commands"] == [f"knowngood smoke '{FA0}'"]
 
 
 def test_a_narrower_run_does_not_cover_a_red_report(project, capsys, monkeypatch):
     monkeypatch.setattr(container_engine, "ensure_engine", no_engine)
     damage_a_hash(project)
     assert nightly(capsys, "--only", "files")[0] == 1
-    code, report, _ = nightly(capsys, "--only", "rebuild", "--share", "1", FA0)
+    code, report, _ = nightly(capsys, "--only", "rebuild", FA0)
     assert code == 1
     assert kinds(report, "files") == [("lock-unreadable", "error")]
-    code, said, _ = nightly(capsys, "--dry-run", "--only", "files")
-    assert code == 1
-    assert any(note.startswith("failed in the report of ") for note in said["notes"])
 
 
 def damaged_reports(folder):
@@ -237,9 +153,7 @@ def test_a_damaged_report_is_a_failure(project, capsys):
     texts = [item["text"] for result in report["results"] for item in result["findings"]]
     assert any(text.startswith("2026-01-01.json:1:33: not well-formed JSON") for text in texts)
     assert any("schema 'knowngood/nightly/7', but this program reads knowngood/nightly/1" in text for text in texts)
-    code, said, _ = nightly(capsys, "--dry-run", "--only", "files")
-    assert code == 1
-    assert any(note.startswith("2026-01-03.json: not readable as a report") for note in said["notes"])
+    assert any(text.startswith("2026-01-03.json: not readable as a report") for text in texts)
     for path in (project.root / "evidence/nights").glob("2026-01-*.json"):
         path.unlink()
     code, report, _ = nightly(capsys, "--only", "files")
@@ -251,8 +165,10 @@ def test_forged_evidence_is_a_failure(project, capsys):
     fields = {"image": "sha256:1", "when": "2026-01-01T00:00:00+00:00", "command": ("python",)}
     run = Evidence(cell=FA0, where=RunPlace.CONTAINER_CPU, node={}, report=report, **fields)
     path = store_evidence(run, project.evidence)
-    assert nightly(capsys, "--dry-run", FA0)[0] == 0
+    assert nightly(capsys, "--only", "files", FA0)[0] == 0
     path.write_text(path.read_text().replace("sha256:1", "sha256:2"))
-    code, said, _ = nightly(capsys, "--dry-run", FA0)
+    code, report, _ = nightly(capsys, "--only", "files", FA0)
     assert code == 1
-    assert any(path.name in note and "restore it from version control" in note for note in said["notes"])
+    (text,) = [item["text"] for result in report["results"] for item in result["findings"]]
+    assert path.name in text
+    assert "restore it from version control" in text

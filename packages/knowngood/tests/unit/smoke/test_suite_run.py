@@ -257,7 +257,7 @@ def gone(text="Connection aborted"):
         (
             {"code": 137, "attrs": {"State": {"OOMKilled": True}}},
             KnowngoodError,
-            "the suite was killed because it used more than 12g of memory; raise --memory (log: ",
+            "the suite was killed because it used more than 12g of memory (log: ",
         ),
         ({"report": None, "code": 4}, KnowngoodError, "the suite left no report; its last line: last words (log: "),
         ({"report": b'{"verdict"'}, KnowngoodError, "the suite left a damaged report ("),

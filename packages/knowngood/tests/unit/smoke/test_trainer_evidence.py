@@ -9,8 +9,7 @@ import pytest
 
 from knowngood.core.cell import parse_cell
 from knowngood.project.checkout import Project
-from knowngood.smoke.suite_files import hash_suite
-from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
+from knowngood.smoke.suite_files import find_cell_suite, has_trainer_checks, hash_suite
 from samples import ROOT
 
 FIRST_STEP, STAYED = "first-step-off", "stayed as it was in the optimizer's step"

@@ -8,8 +8,7 @@ import pytest
 
 from knowngood.core.cell import parse_cell
 from knowngood.project.checkout import Project
-from knowngood.smoke.suite_files import hash_suite, read_suite_files
-from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
+from knowngood.smoke.suite_files import find_cell_suite, has_trainer_checks, hash_suite, read_suite_files
 from samples import FA4, ROOT
 
 TRL, SWIFT = parse_cell(f"{FA4}-trl1.16.0"), parse_cell(f"{FA4}-ms-swift4.6.0")

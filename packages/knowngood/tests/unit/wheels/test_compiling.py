@@ -18,10 +18,10 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 import wheel_samples
-from harvest_registry import fatbin, serve
+from harvest_registry import serve
 from knowngood.base import private_apt
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import InputError, KnowngoodError, MissingError, UsageError
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.engine.container_engine import Engine
 from knowngood.lock import wheelhouse
 from knowngood.lock.cell_lock import Distribution
@@ -32,7 +32,6 @@ from knowngood.wheels import (
     compile_request,
     compile_run,
     cuda_toolkit,
-    published_wheel,
     wheel_packing,
 )
 from knowngood.wheels.compile_request import CompileOptions, needed_wheels
@@ -234,44 +233,6 @@ def test_unpacking_again_keeps_what_was_compiled_and_the_times_of_the_sources(tm
     assert (folder / "build/one.o").read_text() == "object"
     assert (folder / "gone.h").exists()
     assert (folder / "csrc/one.cu").stat().st_mtime == 1_000_000
-
-
-UPSTREAM = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
-
-
-def test_a_list_of_published_wheels_is_read_and_every_bad_line_named(tmp_path):
-    path = tmp_path / "wheels.txt"
-    path.write_text(f"# upstream\n\nhttps://a.example/{UPSTREAM.replace('+', '%2B')}#sha256={'0' * 64}\n")
-    (found,) = published_wheel.read_wheel_list(path)
-    assert found.file == UPSTREAM
-    path.write_text(f"https://a.example/{UPSTREAM}\nnonsense\n")
-    with pytest.raises(InputError) as caught:
-        published_wheel.read_wheel_list(path)
-    assert [(item.line, item.column) for item in caught.value.problems] == [(1, 1), (2, 1)]
-
-
-def test_a_published_wheel_for_the_cell_is_found_in_the_list(monkeypatch):
-    monkeypatch.setattr(published_wheel, "_index_wheels", lambda *_: [])
-    known = [
-        published_wheel.PublishedWheel(url=f"https://a.example/{UPSTREAM.replace(*change)}", sha256="0" * 64)
-        for change in (("2.11", "2.10"), ("cp311-cp311", "cp312-cp312"), ("TRUE", "FALSE"), ("+", "%2B"))
-    ]
-    assert published_wheel.find_published_wheel(CELL, "flash-attn", "2.8.3.post2", known, cxx11abi=True) == known[3]
-    assert published_wheel.find_published_wheel(CELL, "flash-attn", "2.8.3.post2", known[:3], cxx11abi=True) is None
-
-
-def test_a_published_wheel_with_other_bytes_or_no_code_for_the_gpu_is_refused(tmp_path):
-    path = tmp_path / UPSTREAM
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("flash_attn_2_cuda.so", b"\x7fELF no fatbin")
-        archive.writestr("flash_attn-2.8.3.post2.dist-info/METADATA", "Version: 2.8.3.post2\n")
-    item = published_wheel.PublishedWheel(url=path.as_uri(), sha256="0" * 64)
-    with pytest.raises(KnowngoodError, match="is a corrupt archive: sha256 expected: 0000"):
-        published_wheel.fetch_wheel(item, CELL, tmp_path / "house")
-    item = dataclasses.replace(item, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-    with pytest.raises(KnowngoodError, match=r"has no GPU code; remove it from the list"):
-        published_wheel.fetch_wheel(item, CELL, tmp_path / "house")
-    assert not (tmp_path / "house").exists()
 
 
 def package(version, suite="trixie"):
@@ -488,7 +449,6 @@ def compiler(monkeypatch, tmp_path):
         raise Planning
 
     monkeypatch.setattr(compile_run.compile_plan, "plan_compile", planned)
-    monkeypatch.setattr(compile_run.published_wheel, "find_published_wheel", lambda *_, **__: None)
     monkeypatch.setattr(compile_run, "load_torch_cxx11abi", lambda _: True)
     return compile_run.Compiler(line=None, options=CompileOptions(wheelhouse=tmp_path), supply=lambda *_: None)
 
@@ -581,19 +541,6 @@ def test_the_kernel_s_own_word_on_memory(monkeypatch, said, killed):
 def test_what_ninja_begins_is_told():
     log = "[1/3] gcc -MMD -c one.cpp -o one.o\n  [2/3] nvcc -c -c /build/src/two.cu -o two.o\nnote: [3/3] is text\n"
     assert compile_inside.steps(log) == ["[1/3] one.cpp", "[2/3] two.cu"]
-
-
-def test_a_published_wheel_comes_with_the_architectures_of_its_code_in_its_name(tmp_path):
-    path = tmp_path / UPSTREAM
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("flash_attn_2_cuda.so", b"\x7fELF" + fatbin((2, 80, 0), (2, 90, 0)))
-        archive.writestr("flash_attn-2.8.3.post2.dist-info/METADATA", "Version: 2.8.3.post2\n")
-    item = published_wheel.PublishedWheel(url=path.as_uri(), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-    wheel, made = published_wheel.fetch_wheel(item, CELL, tmp_path / "house")
-    assert wheel.name == UPSTREAM.replace("TRUE", "true.sm80.sm90")
-    assert made == wheelhouse.read_wheel_record(wheel)
-    found, _ = wheelhouse.find_wheel(CELL, tmp_path / "house", cxx11abi=True)
-    assert found.path == wheel
 
 
 def test_a_build_that_passes_too_old_a_standard_is_refused(tmp_path: Path):
