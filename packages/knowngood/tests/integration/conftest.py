@@ -117,6 +117,11 @@ def skopeo(tmp_path_factory):
     return skopeo_client.unpack(tmp_path_factory.mktemp("skopeo"))
 
 
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory):
+    return skopeo_client.unpack(tmp_path_factory.mktemp("podman"), "podman")
+
+
 def make_key(folder, name="release"):
     release_signers.make_key_pair(folder / f"{name}.key", folder / f"{name}.pub", None)
     return release_signers.load_signing_key(folder / f"{name}.key")

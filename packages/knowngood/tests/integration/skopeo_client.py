@@ -1,25 +1,28 @@
-"""Debian's skopeo, unpacked without installing it: a client of signatures that this project did not write.
+"""Debian's skopeo and podman, unpacked without installing them: clients of signatures that this project did not write.
 
-Debian 12 builds skopeo without sigstore, so it comes from Debian 13, with the C library that it was built for.
+Debian 12 builds skopeo without sigstore, so both come from Debian 13, with the C library that they were built for.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 from knowngood.base import debian_host, private_apt
 
 SUITE = "trixie"
+PARTS = {"skopeo": ("lib", "skopeo"), "podman": ("lib", "podman", "conmon", "crun", "golang-github", "netavark")}
+"""Program -> what the names of the packages begin with that it needs to get an image."""
 
 
-def unpack(folder: Path) -> Path:
-    """Unpack skopeo and all libraries that it needs; return the folder."""
+def unpack(folder: Path, program: str = "skopeo") -> Path:
+    """Unpack a program and all libraries that it needs; return the folder."""
     packages = private_apt.PrivateApt(folder / "apt", debian_host.find_debian_archives(SUITE, folder / "host"))
     packages.refresh()
-    names = [item.name for item in packages.resolve(["skopeo"]) if item.name.startswith(("lib", "skopeo"))]
+    names = [item.name for item in packages.resolve([program]) if item.name.startswith(PARTS[program])]
     for package in packages.download(names, folder / "debs"):
         private_apt.unpack_deb(package, folder / "root")
     return folder / "root"
@@ -47,4 +50,34 @@ def copy(root: Path, folder: Path, reference: str, architecture: str = "amd64") 
         text=True,
         timeout=120,
         env=os.environ | {"HOME": str(folder)},
+    )
+
+
+def pull_with_podman(root: Path, folder: Path, reference: str) -> subprocess.CompletedProcess[str]:
+    """Let podman pull an image under the policy of `write_policy`, which it finds where a user of it has it.
+
+    podman starts itself again, so it runs in its folder as in a system of its own, with this one's /tmp, devices and
+    network.
+    """
+    settings = folder / ".config/containers"
+    shutil.copytree(folder / "registries.d", settings / "registries.d", dirs_exist_ok=True)
+    shutil.copy(folder / "policy.json", settings)
+    for name in ("lib", "lib64"):
+        if not (root / name).exists():
+            (root / name).symlink_to(f"usr/{name}")
+    for name in ("tmp", "dev", "sys", "proc", "run", "var/tmp"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    mounts = [*(f"mount --rbind /{name} ./{name}" for name in ("tmp", "dev", "sys")), "mount -t proc proc ./proc"]
+    mounts = ['mount --bind "$PWD" "$PWD"', 'cd "$PWD"', *mounts]  # the root of a system is a mount
+    script = " && ".join([*mounts, "mount -t tmpfs run ./run", 'exec chroot . /usr/bin/podman "$@"'])
+    argv = ["unshare", "--mount", "sh", "-c", script, "podman", "--storage-driver", "vfs"]
+    argv += ["--root", str(folder / "podman"), "--runroot", str(folder / "podman-run")]
+    return subprocess.run(
+        [*argv, "pull", "--tls-verify=false", f"docker://{reference}"],
+        cwd=root,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
     )

@@ -40,10 +40,10 @@ def push(registry: Registry, locked: CellLock, tag: str, env: list[str]) -> Regi
     """Push a small image that claims to be the cell's, with documents that fit it; return its manifest."""
     lock = f"sha256:{locked.digest}"
     labels = {"io.knowngood.cell": str(locked.cell), "io.knowngood.lock": lock}
-    config = registry.put_bytes(
-        json.dumps({"config": {"Labels": labels, "Env": env}}).encode(), "application/vnd.oci.image.config.v1+json"
-    )
-    layer = registry.put_bytes(b"a layer", "application/vnd.oci.image.layer.v1.tar")
+    layer = registry.put_bytes(bytes(1024), "application/vnd.oci.image.layer.v1.tar")  # an archive without files
+    shape = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [layer.digest]}}
+    content = json.dumps({**shape, "config": {"Labels": labels, "Env": env}}).encode()
+    config = registry.put_bytes(content, "application/vnd.oci.image.config.v1+json")
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_MEDIA_TYPE,

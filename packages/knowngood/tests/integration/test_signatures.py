@@ -6,6 +6,8 @@ import base64
 import dataclasses
 import io
 import json
+import os
+import re
 import subprocess
 import tarfile
 
@@ -73,6 +75,22 @@ def test_skopeo_takes_a_signed_image_and_no_forged_one(world, skopeo):
     signatures.sign_name(world.registry, world.reference, forged.descriptor.digest, make_key(world.folder, "other"))
     result = skopeo_client.copy(skopeo, world.folder, world.reference)
     assert (result.returncode, "Source image rejected" in result.stderr) == (1, True), result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="unpacked, podman runs for root only")
+def test_podman_takes_a_signed_image_and_no_forged_one(world, podman):
+    skopeo_client.write_policy(world.folder, world.registry.repository.host, world.folder / "release.pub")
+    good = push(world, signed=True)
+    result = skopeo_client.pull_with_podman(podman, world.folder, world.reference)
+    assert result.returncode == 0, result.stderr
+    forged = push(world, env=EVIL)
+    for reason in ("A signature was required", "Signature for digest .* does not match"):
+        result = skopeo_client.pull_with_podman(podman, world.folder, world.reference)
+        assert (result.returncode, bool(re.search(reason, result.stderr))) == (125, True), result.stderr
+        move_signatures(world.registry, good, forged)
+    world.registry.put_manifest(push(world, "old", ["OLD=1"], signed=True), world.alias)
+    result = skopeo_client.pull_with_podman(podman, world.folder, world.reference)
+    assert (result.returncode, "Source image rejected" in result.stderr) == (125, True), result.stderr
 
 
 def test_skopeo_takes_no_image_under_the_tag_of_another(world, skopeo):

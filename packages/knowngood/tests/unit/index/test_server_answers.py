@@ -190,6 +190,14 @@ def test_a_record_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
         wheel_contents.read_wheel_contents((tmp_path / "x.whl").as_uri(), "0" * 64)
 
 
+def test_a_host_that_no_name_server_can_have_is_refused(serve):
+    """It passes for an address until it is asked for: a traceback of urllib3, which the fuzzer found."""
+    target = f"http://{'9' * 400}:9/v2/upload".encode()
+    head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nLocation: " + target + b"\r\n\r\n"
+    with pytest.raises(UnsafeAddressError, match="is not an address of HTTP"):
+        registry(serve([head])).put(Descriptor.of(b"hello", "x"), lambda: contextlib.closing(io.BytesIO(b"hello")))
+
+
 class TestAddresses:
     @pytest.mark.parametrize(
         ("current", "target"),
@@ -205,13 +213,6 @@ class TestAddresses:
     def test_an_address_without_encryption_or_of_no_server_is_refused(self, current, target):
         with pytest.raises(UnsafeAddressError, match=r"without encryption; nothing was sent|is not an address of HTTP"):
             server_answers.follow_address(current, target)
-
-    def test_a_host_that_no_name_server_can_have_is_refused(self, serve):
-        """It passes for an address until it is asked for: a traceback of urllib3, which the fuzzer found."""
-        target = f"http://{'9' * 400}:9/v2/upload".encode()
-        head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nLocation: " + target + b"\r\n\r\n"
-        with pytest.raises(UnsafeAddressError, match="is not an address of HTTP"):
-            registry(serve([head])).put(Descriptor.of(b"hello", "x"), lambda: contextlib.closing(io.BytesIO(b"hello")))
 
     def test_the_origin_is_scheme_host_and_port(self):
         origin = server_answers.parse_origin("https://a.example/x")
