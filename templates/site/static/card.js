@@ -167,8 +167,8 @@
     const values = { ...info.values, id: choice.id + extras.map((item) => `-${item.join("")}`).join("") };
     const links = element("p", "", { class: "links" });
     if (info.tier) links.append(element("a", "What was seen, run by run", { href: `cells/${choice.id}.html` }));
-    if (info.run) links.append(" ", element("a", "the newest run that proves it", { href: `evidence/${info.run}` }));
-    if (info.tier && info.tier !== "none") links.append(" ", element("a", "its packages, by hash", { href: `cells/${choice.id}.txt` }));
+    if (info.run) links.append(" · ", element("a", "the newest run that proves it", { href: `evidence/${info.run}` }));
+    if (info.tier && info.tier !== "none") links.append(" · ", element("a", "its packages, by hash", { href: `cells/${choice.id}.txt` }));
     return element("article", "", { class: "card" }, [
       element("h2", title),
       element("p", words < 0 ? known.unbuilt : table.words[words], { class: `badge ${mark}` }),

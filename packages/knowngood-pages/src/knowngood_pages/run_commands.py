@@ -91,7 +91,8 @@ def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
     wheels = ["knowngood lock {id}"] if origin is ImageOrigin.UNLOCKED else wheels
     links = " --find-links ." if compiled else ""
     push = [] if published else [*first, f"knowngood publish {{id}} --to {EXAMPLE_REPOSITORY}"]
-    apptainer = [definition + " --image {image}"] if published else [*wheels, definition]
+    named = " --image {image}" if published else ""
+    apptainer = [definition + named] if published else [*wheels, definition]
     return [
         _command(
             "knowngood", _HERE[origin], *([] if origin in _BY_RUN else first), "knowngood run {id} -- python train.py"
@@ -102,6 +103,19 @@ def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
             f"{built} The GPU comes by CDI, which `nvidia-ctk cdi generate` describes. This project has not run it.",
             *first,
             written_command("podman", "{image}", is_published=published),
+        ),
+        _command(
+            "Compose",
+            built,
+            *first,
+            f"knowngood export {{id}} --format compose -o compose.yaml{named}",
+            "docker compose run --rm train python train.py",
+        ),
+        _command(
+            "VS Code",
+            f"{built} Then open the folder and choose Reopen in Container.",
+            *first,
+            f"knowngood export {{id}} --format devcontainer -o .devcontainer/devcontainer.json{named}",
         ),
         _command(
             "Apptainer",

@@ -147,7 +147,17 @@ def test_an_unpublished_image_is_built_before_it_is_run():
     assert here.text == "knowngood run {id} -- python train.py"
     assert published.text.startswith("docker run ")
     tools = [command["tool"] for command in run_command_templates()["built-here"]]
-    assert tools == ["knowngood", "docker", "podman", "Apptainer", "Slurm", "Kubernetes", "requirements"]
+    assert tools == [
+        "knowngood",
+        "docker",
+        "podman",
+        "Compose",
+        "VS Code",
+        "Apptainer",
+        "Slurm",
+        "Kubernetes",
+        "requirements",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # most commands end before there is much to collect, and looking for it took a tenth of them
     _open_standard_streams()
     local_files.remove_stale_scratch()
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     own = list(itertools.takewhile(lambda word: word != "--", words))
     for stream in (sys.stdout, sys.stderr):  # a terminal without a character shows a replacement
         if isinstance(stream, io.TextIOWrapper):

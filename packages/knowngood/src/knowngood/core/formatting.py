@@ -78,7 +78,7 @@ _COLOURS = {
 }
 """The words of verdicts, and the number of their colour in a terminal."""
 _VERDICT = lazy_pattern(rf"^( *)({'|'.join(_COLOURS)})(?=:|$|  )")
-_COMMAND = lazy_pattern(r"^ *([a-z ]{1,24}: )?(knowngood|docker|podman|apptainer|nox|uv|pip) ")
+_COMMAND = lazy_pattern(r"^ *([a-z ]{1,24}: )?(\S*/)?(knowngood|docker|podman|apptainer|mkdir|nox|uv|pip) ")
 
 
 def format_answer(text: str, stream: TextIO) -> str:

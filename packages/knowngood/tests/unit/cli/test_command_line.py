@@ -179,6 +179,13 @@ def test_help_is_exit_0(call, words):
     assert caught.value.code == 0
 
 
+def test_without_a_command_the_help_is_shown(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.main([])
+    assert ended.value.code == 0
+    assert "knowngood pick 4090" in capsys.readouterr().out
+
+
 def test_help_imports_no_heavy_library_and_is_fast():
     imported = "import sys; from knowngood.cli import main as cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
     imported += (

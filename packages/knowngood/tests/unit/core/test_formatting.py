@@ -83,3 +83,12 @@ def test_an_answer_is_wrapped_at_words_and_its_verdicts_are_in_colour(monkeypatc
     assert shown[-1] == ANSWER.splitlines()[-1]  # a command can be copied
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in formatting.format_answer(ANSWER, Terminal())
+
+
+@pytest.mark.parametrize(
+    "start", ["/usr/local/bin/docker run", "podman run", "mkdir -p -m 700 /tmp/c && apptainer exec"]
+)
+def test_commands_that_people_copy_stay_on_one_line(monkeypatch, start):
+    monkeypatch.setenv("COLUMNS", "50")
+    command = f"{start} --rm --shm-size 11g --volume /home/ann/work:/work python train.py"
+    assert formatting.format_answer(command, Terminal()) == command
