@@ -43,7 +43,6 @@ from knowngood_diagnose.failures.logs.trouble_signs import (
     NanLossReader,
     TroubleReader,
     find_lost_file,
-    find_vanished_file,
     fit_to_rocm,
     goes_on,
     is_destructor,
@@ -59,8 +58,6 @@ from knowngood_diagnose.failures.machines.compiler_errors import (
 )
 from knowngood_diagnose.failures.machines.library_errors import explain_build_reason
 from knowngood_diagnose.failures.machines.missing_commands import find_missing_command
-from knowngood_diagnose.failures.names.undefined_names import note_installed_release
-from knowngood_diagnose.failures.reasons.inner_errors import find_handled_lines
 from knowngood_facts.compat.incident import (
     GUESS,
     Fix,
@@ -297,8 +294,6 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
             continue
         if IncidentTrait.ANY_FILE in incident.traits and find_lost_file(last_errors.error) is not None:
             continue
-        if IncidentTrait.MISSING_FILE in incident.traits and find_vanished_file(last_errors.error):
-            continue
         mark = next((mark for mark in marks if scan.lines_of.get(mark) == line), marks.start)
         if incident.severity == IncidentSeverity.FAILURE and is_only_mentioned(
             scan.starts_of.get(mark, ""), failed=failed
@@ -316,7 +311,6 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
         shown_error = LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end)
         stated, is_open = _narrow(stated, last_errors.error or shown_error)
         is_narrowed = stated != wide or (IncidentTrait.OPEN in incident.traits and not is_open)
-        stated = note_installed_release(stated, last_errors.error, log_versions)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
@@ -357,7 +351,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
     if last_errors.error is None and not any(match.incident.severity == IncidentSeverity.FAILURE for match in matches):
         matches += _nan_matches(losses.line, table, log_versions)
     diagnosis = Diagnosis(
-        matches=_ranked([_weigh_certainty(match, last_errors.error) for match in matches], last_errors.error),
+        matches=_ranked([_weigh_certainty(match, last_errors.error) for match in matches]),
         excluded=tuple(excluded),
         versions=log_versions,
         lines=scan.lines,
@@ -577,17 +571,14 @@ def _is_done_already(fix: Fix, versions: Mapping[str, str]) -> bool:
     )
 
 
-def _ranked(matches: Sequence[IncidentMatch], error: LastError | None) -> tuple[IncidentMatch, ...]:
-    """Sort matches in the order that the module's docstring explains; what was caught comes behind what ended it."""
-    ends = error is not None and any(match.line == error.line for match in matches)
-    handled = find_handled_lines(error) if ends else range(0)
+def _ranked(matches: Sequence[IncidentMatch]) -> tuple[IncidentMatch, ...]:
+    """Sort matches in the order that the module's docstring explains."""
     return tuple(
         sorted(
             matches,
             key=lambda match: (
                 _ORDER.index(match.incident.severity),
                 match.passes_on,
-                match.line in handled,
                 IncidentTrait.ANY_SETTING in match.incident.traits,
                 match.line,
                 _uncertainty(match),

@@ -9,33 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from knowngood_diagnose.failures.logs.last_errors import LastError
-from knowngood_diagnose.failures.machines.gpu_errors import explain_kernel
 from knowngood_diagnose.failures.machines.missing_commands import (
     explain_killed_program,
     explain_lost_file,
     explain_missing_command,
-    explain_vanished_file,
 )
 from knowngood_diagnose.failures.machines.resolver_words import explain_pip_conflict
 from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf, open_shelf
 from knowngood_diagnose.failures.names.message_causes import MessageCause, MessageReading
 from knowngood_diagnose.failures.names.name_situation import NameCause
-from knowngood_diagnose.failures.reasons.inner_errors import drop_lookups, explain_inner_error
 from knowngood_diagnose.failures.reasons.own_errors import (
+    explain_inner_error,
     explain_own_error,
     explain_raised_words,
-    explain_stated_condition,
-    explain_unimplemented,
 )
-from knowngood_diagnose.failures.reasons.refused_settings import explain_unset_variable
-from knowngood_diagnose.failures.reasons.version_demands import (
-    explain_absent_module,
-    explain_mismatch,
-    explain_version_demand,
-)
+from knowngood_diagnose.failures.reasons.version_demands import explain_mismatch, explain_version_demand
 from knowngood_facts.facts import message_store
 from knowngood_facts.facts.package_metadata import read_wheel_names
 
@@ -52,11 +42,6 @@ class ErrorReading:
     causes: Sequence[NameCause]
     """Causes of errors about names that count only when nothing that stands before them explains the error."""
     shelf: AtlasShelf
-
-    @cached_property
-    def asked(self) -> LastError:
-        """The error, with the code that asked for a key as its innermost frame."""
-        return drop_lookups(self.error)
 
 
 Explain = Callable[[ErrorReading], MessageCause | NameCause | None]
@@ -90,26 +75,20 @@ def _is_same_line(text: str, other: str) -> bool:
 
 
 EXPLAINERS: Sequence[Explain] = (
-    # The machine: what a shell, pip, a package's check of releases or a GPU's kernel states.
+    # The machine: what a shell, pip or a package's check of releases states.
     lambda reading: explain_missing_command(reading.error, reading.versions, read_wheel_names().commands),
     lambda reading: explain_pip_conflict(reading.error),
     lambda reading: explain_version_demand(reading.error, reading.shelf, reading.versions),
     lambda reading: explain_mismatch(reading.error, reading.shelf),
-    lambda reading: explain_kernel(reading.error, reading.shelf),
-    lambda reading: explain_absent_module(reading.error, reading.shelf),
     lambda reading: explain_lost_file(reading.error, reading.shelf),
-    lambda reading: explain_vanished_file(reading.error),
     # The words of packages, and of the project itself.
     _explain_package_words,
-    lambda reading: explain_unset_variable(reading.error),
-    lambda reading: explain_unimplemented(reading.error, reading.shelf),
     lambda reading: explain_raised_words(reading.error, reading.shelf),
-    lambda reading: explain_own_error(reading.asked, reading.shelf),
+    lambda reading: explain_own_error(reading.error, reading.shelf),
     lambda reading: explain_killed_program(reading.error),
     # Where it happens, of which nothing else is known.
     _explain_own_name,
-    lambda reading: explain_inner_error(reading.asked, reading.versions, reading.shelf),
-    lambda reading: explain_stated_condition(reading.asked),
+    lambda reading: explain_inner_error(reading.error, reading.versions, reading.shelf),
 )
 
 

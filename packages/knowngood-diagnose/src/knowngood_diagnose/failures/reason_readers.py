@@ -41,14 +41,12 @@ from knowngood_diagnose.failures.machines.resolver_words import (
     describe_unsatisfied,
 )
 from knowngood_diagnose.failures.reasons.checkpoint_weights import describe_prefix, describe_weight_shapes
-from knowngood_diagnose.failures.reasons.inner_errors import describe_passed_on
 from knowngood_diagnose.failures.reasons.read_files import describe_load_key, describe_place
 from knowngood_diagnose.failures.reasons.refused_settings import (
     describe_accelerate_key,
     describe_architecture,
     describe_batch,
     describe_choice,
-    describe_launcher_variable,
     describe_own_call,
 )
 from knowngood_diagnose.failures.reasons.refused_values import (
@@ -83,14 +81,12 @@ READERS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "kernel-compilation": describe_kernel_compilation,
     "kernel-owner": describe_kernel_owner,
     "launcher": describe_launcher,
-    "launcher-variable": describe_launcher_variable,
     "load-key": describe_load_key,
     "memory": describe_memory,
     "missing-library": describe_missing_library,
     "fsdp-dtypes": describe_mixed_dtypes,
     "nccl": describe_nccl,
     "own-call": describe_own_call,
-    "passed-on": describe_passed_on,
     "place": describe_place,
     "port": describe_port,
     "prefix": describe_prefix,

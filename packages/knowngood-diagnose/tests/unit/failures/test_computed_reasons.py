@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 OWN = "/home/u/project/src/data.py"
-PACKAGES = "/opt/conda/lib/python3.10/site-packages"
 
 
 @pytest.fixture
@@ -48,44 +47,14 @@ def test_pips_lines_say_into_which_folder_a_command_went(first_match):
     assert 'export PATH="/usr/local/python3/bin:$PATH"' in notes(match)
 
 
-def test_a_method_without_its_class_is_compared_with_the_release_of_the_log(ask):
-    match = ask(
-        "self._maybe_log_save_evaluate(tr_loss, model, trial, epoch, ignore_keys_for_eval)",
-        "TypeError: save_model() got an unexpected keyword argument '_internal_call'\ntransformers version: 4.11.3",
-        file=f"{PACKAGES}/transformers/trainer.py",
-        more=f'  File "{PACKAGES}/amrlib/amr_trainer.py", line 107, in _save_checkpoint\n'
-        "    self.save_model(new_chk_fpath, _internal_call=True)\n",
-    )
-    assert (match["component"], match["kind"]) == ("transformers", "api-not-yet")
-    assert "4.11.3" in match["title"]
-
-
 @pytest.mark.parametrize(
     ("code", "error", "component", "words"),
     [
-        (
-            "if self.args.vis_pointer:",
-            "AttributeError: 'Config' object has no attribute 'vis_pointer'",
-            "your-code",
-            "no option vis_pointer",
-        ),
-        (
-            "model.peft_config.save_pretrained(path)",
-            "AttributeError: 'dict' object has no attribute 'save_pretrained'",
-            "peft",
-            "peft_config of peft's PeftModel is a dict",
-        ),
         (
             "torch.save(out_list, path)",
             "UnboundLocalError: local variable 'out_list' referenced before assignment",
             "your-code",
             "local variable 'out_list' referenced before assignment",
-        ),
-        (
-            "name = '%s' % argv.method",
-            "AttributeError: 'Namespace' object has no attribute 'method'",
-            "your-code",
-            "no option method",
         ),
         (
             "print(loss)",
@@ -137,10 +106,3 @@ def test_a_tokenizer_of_which_no_file_came_is_no_wrong_name(ask):
         "make sure 'openai/clip-vit-large-patch14' is the correct path",
     )
     assert (match["component"], match["certainty"]) == ("hub", "likely")
-
-
-def test_a_keyword_without_a_class_is_compared_with_the_packages_that_the_log_lists(first_match):
-    match = first_match(
-        "TypeError: __init__() got an unexpected keyword argument 'dispatch_batches'\naccelerate        1.0.1\n"
-    )
-    assert "accelerate 1.0.1 no longer has `dispatch_batches`" in match["title"]

@@ -10,9 +10,7 @@ from knowngood_diagnose.failures.logs.trouble_signs import NanLossReader
 from knowngood_diagnose.failures.reasons import refused_settings
 
 BEGIN = "Traceback (most recent call last):\n"
-OWN = '  File "/home/u/run/train.py", line 44, in main\n    model = load(cfg)\n'
 STEP = "{'loss': %s, 'lr': 0.0002, 'epoch': 0.09}\n"
-SOURCE = "/home/u/src/DeepSpeed/deepspeed"
 FLATTEN = "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch."
 CASES = {
     "losses that are nan now and then": (
@@ -23,37 +21,12 @@ CASES = {
         "***** eval metrics *****\n  epoch       =   5.0\n  eval_loss               =        nan\n",
         ("your-code", "not a number", "bf16"),
     ),
-    "a kind of value": (
-        BEGIN
-        + OWN
-        + '  File "/home/u/harness/models/hf.py", line 103, in __init__\n    assert isinstance(pretrained, str)\n'
-        + "AssertionError\n",
-        ("your-code", "itself refuses to go on", "Meet the condition"),
-    ),
-    "a configuration's value": (
-        BEGIN
-        + '  File "/home/u/.cache/huggingface/modules/transformers_modules/modeling_f.py", line 2, in __init__\n'
-        + "    assert config.vision_config.model_type == 'davit', 'only DaViT'\nAssertionError: only DaViT\n",
-        ("model", "only DaViT", "Meet the condition"),
-    ),
-    "a source folder": (
-        BEGIN
-        + f'  File "{SOURCE}/ops/adam/cpu_adam.py", line 9, in <module>\n    from ..op_builder import CPUAdamBuilder\n'
-        + "ModuleNotFoundError: No module named 'deepspeed.ops.op_builder'\n",
-        ("your-code", "from its source folder", "another folder"),
-    ),
     "a tokenizer of the model's own code": (
         BEGIN
         + '  File "/x/site-packages/transformers/models/auto/tokenization_auto.py", line 724, in from_pretrained\n'
         + "    raise ValueError(\n"
         + "ValueError: Tokenizer class QWenTokenizer does not exist or is not currently imported.\n",
         ("model", "QWenTokenizer", "trust_remote_code=True"),
-    ),
-    "an option that is None": (
-        BEGIN
-        + '  File "/home/u/run/train.py", line 4, in main\n    output_length=int(args.output_length),\n'
-        + "TypeError: int() argument must be a string, a bytes-like object or a real number, not 'NoneType'\n",
-        ("your-code", "output_length", "output_length"),
     ),
     "FSDP over 8 bits": (f"{FLATTEN}int8\n", ("your-code", "weights in 8 bits", "Without quantisation")),
     "FSDP over 4 bits": (f"{FLATTEN}uint8\n", ("your-code", "weights in 4 bits", "bnb_4bit_quant_storage")),

@@ -194,12 +194,6 @@ def test_the_help_has_an_example_and_the_exit_codes(capsys):
     assert "exit codes: 0 a known failure; 1 none" in text
 
 
-def test_a_users_own_unpad_input_is_not_flash_attns(ask):
-    own = "    q, k, v, lengths = self.unpad_input(q, k, v)\nValueError: too many values to unpack (expected 4)\n"
-    document, _ = ask("flash-attn==2.7.4\n" + own, code=0)
-    assert [(match["component"], match["certainty"]) for match in document["matches"]] == [("your-code", "likely")]
-
-
 def test_conditions_of_use_may_be_written_as_check_takes_them(ask):
     dynamo = "torch==2.3.1\nPython version: 3.12.3\nRuntimeError: Dynamo is not supported on Python 3.12+\n"
     ask(dynamo, "--with", "Compile=No", code=3)

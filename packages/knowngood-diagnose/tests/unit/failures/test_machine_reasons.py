@@ -179,11 +179,6 @@ BUILT_FOR = (
     "    PyTorch 2.6.0+cu124 with CUDA 1204 (you have 2.6.0+cpu)\n    Python  3.10.11 (you have 3.10.11)\n"
     "NotImplementedError: No operator found for this attention\n"
 )
-ENGINE = (
-    "(EngineCore_DP0 pid=1) ERROR 10-15 08:32:29 [core.py:708] ValueError: No tokens of that kind in /models/x\n"
-    "(APIServer pid=2)     raise RuntimeError(\n"
-    "(APIServer pid=2) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
-)
 HOPPER = "CUDA error (/x/flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument\n"
 WITHOUT_TORCH = "FileNotFoundError: Could not find shared object file for Transformer Engine torch lib.\n"
 DRIVER_FILE = (
@@ -237,7 +232,6 @@ CASES = {
     "an older sysroot": (SYSROOT, "glibc", "GLIBC_2.27"),
     "a release without a wheel": (SOURCES, "sentencepiece", "0.2.0 has no wheel for Python 3.13 and macOS"),
     "xformers of another torch": (BUILT_FOR, "torch", "built for torch 2.6.0+cu124, and 2.6.0+cpu is installed"),
-    "an engine's own error": (ENGINE, "vllm", "ValueError: No tokens of that kind in /models/x"),
     "other processes hold the GPU": (OTHERS, "gpu-memory", "Other processes hold about 19.6 GiB"),
     "memory in pieces": (PIECES, "gpu-memory", "in pieces"),
     "weights that do not fit": (LOADING, "gpu-memory", "weights alone"),

@@ -77,13 +77,6 @@ CASES = {
         ),
         "torch",
     ),
-    "source that a package makes": (
-        (
-            f"{BEGIN}  File /x/site-packages/unsloth/models/_utils.py:209\n    exec(source)\n\n"
-            "  File <string>:25\n    )if x:\nSyntaxError: invalid syntax\n"
-        ),
-        "unsloth",
-    ),
     "a model's file without its class": (
         "AttributeError: module 'transformers_modules.local.tokenization_own' has no attribute 'OwnTokenizer'\n",
         "model",

@@ -27,11 +27,6 @@ TORCHAO = (
     "ImportError: Found an incompatible version of torchao. Found version 0.10.0, but only versions above 0.16.0 are "
     "supported\n"
 )
-PACKAGING = (
-    '  File "/x/site-packages/optimum/utils/import_utils.py", line 31, in <module>\n'
-    '    LEAST = packaging.version.parse("1.11.0")\n'
-    "AttributeError: module 'packaging' has no attribute 'version'\n"
-)
 OLD_PACKAGING = (
     '  File "/x/site-packages/deepspeed/__init__.py", line 36, in _parse_version\n    return ver.major, ver.minor\n'
     "AttributeError: 'Version' object has no attribute 'major'\n"
@@ -39,18 +34,6 @@ OLD_PACKAGING = (
 OWN_TRAINER = (
     '  File "/home/u/tim/src/main.py", line 118, in main\n    if epoch % trainer.meta_val_interval == 0:\n'
     "AttributeError: 'Trainer' object has no attribute 'meta_val_interval'\n"
-)
-WRITTEN = (
-    '  File "/content/unsloth_compiled_cache/UnslothGRPOTrainer.py", line 1219, in compute_loss\n'
-    "    loss_type = self.args.loss_type,\nAttributeError: 'UnslothGRPOConfig' object has no attribute 'loss_type'\n"
-)
-REPLACED = (
-    "==((====))==  Unsloth 2026.1.4: Fast Qwen2 patching. Transformers: 4.57.6.\n"
-    "AttributeError: 'GRPOConfig' object has no attribute 'unsloth_grpo_mini_batch'\n"
-)
-WITHOUT_XFORMERS = (
-    '  File "/x/site-packages/unsloth/models/llama.py", line 625, in forward\n    mask = xformers.attn_bias.Mask()\n'
-    "AttributeError: 'NoneType' object has no attribute 'attn_bias'\n"
 )
 DATALOADER = (
     '  File "/x/site-packages/accelerate/accelerator.py", line 1435, in _prepare_deepspeed\n    raise ValueError(\n'
@@ -64,7 +47,6 @@ COLAB = (
 )
 CASES = {
     "a traceback of Colab": (COLAB, "setfit", "setfit fails inside"),
-    "an optional package": (BEGIN + WITHOUT_XFORMERS, "xformers", "is not there"),
     "a package that is used": (BEGIN + DATALOADER, "accelerate", "refuses to go on"),
     "a build of uv": ("  x Failed to download and build `a==1`\n", "compiler", "no ready wheel"),
     "an AMD GPU": (NO_KERNEL, "torch", "AMD"),
@@ -88,11 +70,8 @@ CASES = {
     ),
     "a release that is too new": (BEGIN + HUB, "huggingface-hub", "1.2.3 is installed"),
     "a release that is too old": (BEGIN + TORCHAO, "torchao", "peft requires torchao>0.16.0"),
-    "a module that nobody imported": (BEGIN + PACKAGING, "optimum", "does not load its module version"),
     "an old packaging": (BEGIN + OLD_PACKAGING, "packaging", "older than 20"),
     "a project's own class": (BEGIN + OWN_TRAINER, "your-code", "a class of the project"),
-    "a class that unsloth wrote": (BEGIN + WRITTEN, "unsloth", "loss_type"),
-    "a class that unsloth replaces": (REPLACED, "unsloth", "before unsloth replaced it"),
 }
 NOT_KNOWN = {
     "NCCL": (f"{NCCL}RuntimeError: NCCL error: unhandled system error\n", "nccl-error"),

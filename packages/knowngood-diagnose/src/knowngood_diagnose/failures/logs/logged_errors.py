@@ -98,22 +98,14 @@ class FaultKind(StrEnum):
     """`KeyError`: `name` is the key."""
     MODEL_TYPE = "model-type"
     """A model type that transformers does not know: `name`."""
-    CONFIGURATION = "configuration"
-    """A configuration that an auto class does not take: `owner` is the auto class, `name` the configuration class."""
     TOKENIZER = "tokenizer"
     """A tokenizer class that transformers does not have: `name`."""
-    ARGUMENT = "argument"
-    """Arguments that no dataclass of a `HfArgumentParser` has: `name` is the first."""
     DISTRIBUTION = "distribution"
     """Metadata of a distribution that is not installed: `owner` is its name."""
-    CLASS_KEY = "class-key"
-    """`KeyError` of a class: `name` is the class with its module, which a table of classes lacks."""
     GLOBAL = "global"
     """`name 'X' is not defined`: `name`."""
     POSITIONS = "positions"
     """More positional arguments than a function takes: `owner` is the function, `name` how many were given."""
-    CHOICE = "choice"
-    """A value that an enumeration does not have: `owner` is the enumeration, `name` the value."""
 
 
 _I, _D = rb"[A-Za-z_]\w{0,99}", rb"[A-Za-z_][\w.]{0,199}"
@@ -133,7 +125,7 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
         (
             b"named",
             FaultKind.MODULE,
-            rb"(?P<speaker>ImportError:|python[\d.]*:)?[Nn]omodulenamed(?:'(?P<owner>"
+            rb"[Nn]omodulenamed(?:'(?P<owner>"
             + _D
             + rb")'(?:;'(?P<plain>"
             + _D
@@ -204,7 +196,6 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
             FaultKind.DISTRIBUTION,
             rb"PackageNotFoundError:(?P<bare>[a-z][\w.-]{0,80})(?=\n|$)",
         ),
-        (b"KeyError", FaultKind.CLASS_KEY, rb"KeyError:<class'(?P<name>" + _D + rb")'>"),
         (b"KeyError", FaultKind.KEY, rb"KeyError:'(?P<name>[\w.+-]{1,80})'"),
         (
             b"recognize",
@@ -212,25 +203,9 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
             rb"modeltype'(?P<name>[\w.+-]{1,80})'butTransformersdoesnotrecognize",
         ),
         (
-            b"Unrecognized",
-            FaultKind.CONFIGURATION,
-            rb"Unrecognizedconfigurationclass<class'(?P<name>" + _D + rb")'>(?:forthiskindof\w{1,40}|tobuildan\w{1,40})"
-            rb":(?P<owner>(?:TF|Flax)?Auto\w{1,60}?)(?:\.|Model|\n|$)",
-        ),
-        (
             b"imported",
             FaultKind.TOKENIZER,
             rb"Tokenizerclass(?P<name>" + _I + rb"?)doesnotexistorisnotcurrentlyimported",
-        ),
-        (
-            b"HfArgumentParser",
-            FaultKind.ARGUMENT,
-            rb"argumentsarenotusedbythe'?HfArgumentParser'?:\[[^\]]{0,400}?'--(?P<name>[\w-]{1,80})",
-        ),
-        (
-            b"valid",
-            FaultKind.CHOICE,
-            rb"Error:'(?P<name>[\w.-]{1,60})'isnotavalid(?P<owner>" + _I + rb"?),pleaseselectoneof",
         ),
     )
 )
@@ -249,8 +224,6 @@ class NameFault:
     """Python calls the module partially initialized."""
     not_a_package: str = ""
     """The module of which Python says that it is not a package."""
-    speaker: str = ""
-    """What stands before a module's name without quotes: `ImportError` in Python 2, `python` after `python -m`."""
 
     @property
     def text(self) -> str:
@@ -260,8 +233,6 @@ class NameFault:
                 return f"{self.owner}.{self.name}"
             case FaultKind.KEYWORD | FaultKind.REQUIRED:
                 return f"{self.owner}({self.name}=)"
-            case FaultKind.CONFIGURATION:
-                return f"{self.owner} for {self.name}"
             case FaultKind.MODULE | FaultKind.DISTRIBUTION | FaultKind.POSITIONS:
                 return self.owner
         return self.name
@@ -423,7 +394,6 @@ def parse_faults(text: bytes, word: bytes) -> list[tuple[int, NameFault]]:
                 path=groups.get("path", ""),
                 circular=bool(groups.get("circular")) or b"mostlikelyduetoacircularimport" in match.group(),
                 not_a_package=groups.get("plain", ""),
-                speaker=groups.get("speaker", "").rstrip(":") if groups.get("bare") else "",
             )
             if all(fault != other for _, other in faults):
                 faults.append((match.end(), fault))

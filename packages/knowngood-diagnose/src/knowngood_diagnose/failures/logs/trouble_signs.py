@@ -204,14 +204,8 @@ _LOST = lazy_pattern(
     r"^(?:FileNotFoundError|NotADirectoryError|OSError|IOError): .{0,80}?['\"]?[^'\"]{0,300}"
     r"(?:site|dist)-packages[/\\]{1,4}(?P<top>\w{1,60})[/\\]{1,4}(?P<file>[^'\"]{1,200})"
 )
-TAKES_AWAY = lazy_pattern(
-    r"\b(?:os|shutil)\.(?:rename|renames|replace|remove|unlink|rmdir|removedirs|rmtree|move)\(|\.(?:unlink|"
-    r"rename|rmdir)\("
-)
-"""Lines of code that rename or remove a file."""
 _SYMBOL = lazy_pattern(r": (?:undefined )?symbol\b|: version `")
 """The dynamic linker's words of a library that is there, and of another release."""
-_IS_LOST = lazy_pattern(r"^FileNotFoundError: \[Errno 2\].{0,80}?['\"](?P<path>[^'\"]{1,300})['\"]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,16 +227,6 @@ def find_lost_file(error: LastError | None) -> LostFile | None:
     if lost is None or not frames or _SYMBOL.search(lost["file"]) or frames[-1].installed[0] != lost["top"]:
         return None
     return LostFile(top=lost["top"], file=re.sub(r"[/\\]+", "/", lost["file"]), frame=frames[-1])
-
-
-def find_vanished_file(error: LastError | None) -> str:
-    """Return the path of a file that code was about to rename or remove, and that is gone; empty for another error.
-
-    Such code has listed or written the file shortly before, so that it is gone by another process, not never there.
-    """
-    lost = _IS_LOST.match(error.message) if error is not None else None
-    taking = error is not None and any(TAKES_AWAY.search(frame.code) for frame in error.frames[-3:])
-    return lost["path"] if lost is not None and taking else ""
 
 
 _REPORTED = lazy_pattern(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood_diagnose.failures.logs.trouble_signs import TAKES_AWAY, find_lost_file, find_vanished_file
+from knowngood_diagnose.failures.logs.trouble_signs import find_lost_file
 from knowngood_diagnose.failures.names.atlas_shelf import upgrade_package
 from knowngood_diagnose.failures.names.message_causes import (
     MessageCause,
-    describe_callers,
     shorten_text,
 )
 from knowngood_diagnose.failures.names.name_situation import advise, describe_failure
@@ -122,38 +121,6 @@ def explain_lost_file(error: LastError, shelf: AtlasShelf) -> MessageCause | Non
         fixes=fixes,
     )
     return MessageCause(incident=incident, line=error.line, package=package)
-
-
-def explain_vanished_file(error: LastError) -> MessageCause | None:
-    """Return that several processes rename or remove the same files; `None` for another error."""
-    path = find_vanished_file(error)
-    if not path:
-        return None
-    frame = next(frame for frame in reversed(error.frames) if TAKES_AWAY.search(frame.code))
-    file = "/".join(frame.installed or frame.parts[-2:]) + ".py"
-    because = (
-        f"Line {frame.line} of {file} ({shorten_text(frame.code, 100)}) was about to rename or remove it, so it was "
-        "there shortly before: mostly every rank of the run saves to one folder, or cleans it up, and another one was "
-        "faster. The program itself may also have removed it, or a second run works in the same folder."
-    )
-    because += describe_callers(error.frames[: error.frames.index(frame)])
-    fixes = [
-        advise(
-            "Save in one process only: if trainer.is_world_process_zero(), accelerator.is_main_process, or the rank is "
-            "0 (with ZeRO-3 and FSDP all ranks gather, and one writes: trainer.save_model does so)"
-        ),
-        advise("A folder of its own for each run and, where each node saves, for each node; no second run in it"),
-        advise("A newer release of what saves, when a callback or trainer of a package does it in every process"),
-    ]
-    incident = describe_failure(
-        "vanished-file",
-        IncidentKind.CONFIG,
-        OwnComponent.YOUR_CODE,
-        title=f"Another process took {shorten_text(path, 80)} away before this one could rename or remove it",
-        because=because,
-        fixes=fixes,
-    )
-    return MessageCause(incident=incident, line=error.line, package="", is_likely=True)
 
 
 _UNPACKED = lazy_pattern(r"[/\\](?:pip-(?:install|req-build|build)-|builds-v\d+[/\\])")

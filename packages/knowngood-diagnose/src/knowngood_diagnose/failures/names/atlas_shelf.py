@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -278,16 +277,6 @@ def list_foreign_bases(lookup: AtlasLookup, dotted: str) -> Iterator[str]:
             for name, kind, bases, _ in lookup.file.rows(module):
                 if name == path and kind == RowKind.CLASS:
                     todo += [f"{module}.{base}" for base in bases.split(",") if base and base != "?"]
-
-
-def list_optional_imports(lookup: AtlasLookup, module: str) -> Iterator[str]:
-    """Yield the top-level modules of other packages that a module imports only where they are installed."""
-    tops: dict[str, None] = {}
-    for _, kind, detail, _ in lookup.file.rows(module):
-        top = re.split(r"[.:?]", detail, maxsplit=1)[0]
-        if kind == RowKind.IMPORT and detail.endswith("?") and top not in {lookup.file.root, ""}:
-            tops.setdefault(top)
-    yield from (top for top in tops if top not in sys.stdlib_module_names)
 
 
 def open_shelf() -> AtlasShelf:

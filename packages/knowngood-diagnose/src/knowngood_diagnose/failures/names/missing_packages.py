@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,6 @@ from knowngood_facts.facts.atlas_file import RowKind
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from knowngood_diagnose.failures.logs.logged_errors import CodeFrame
     from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
 
 _COMPILED = frozenset(
@@ -52,9 +50,6 @@ def explain_missing_package(
     asks = bool(caller and caller.package and not caller.is_remote_code)
     name = package or top
     fixes: list[Fix] = []
-    is_module = fault.kind is FaultKind.MODULE
-    if is_module and not package and (own := find_own_file(error, caller)) is not None:
-        return _explain_own_file(error, top, own)
     if package and caller and not caller.frame.installed and caller.package == package:
         because = f"The code of {package} runs from a checkout, and its package is not installed in this Python."
         fixes.append(Fix(note="pip install -e . in the checkout, or PYTHONPATH to the folder that has it", change={}))
@@ -76,40 +71,17 @@ def explain_missing_package(
     if near:
         because += f" There is a package {near}, of nearly the same name."
         fixes.insert(0, Fix(change={}, note=f"When {near} is meant: write import {near.replace('-', '_')}"))
-    if is_module and _is_ray_worker(error):
-        because += (
-            " It is a process that ray started: its environment is that of the ray node and of the job's runtime_env, "
-            "and not the one of the shell that submitted the job."
-        )
-        fixes += _advise_workers(name)
     if name in FROM_REPOSITORIES:
         because += f" The package index has no {name} that is meant here, or another project of that name."
     fixes.append(_advise_install(name, top, is_known=bool(package)))
     title = f"{name} is not installed{f', or a wrong name for {near}' if near else ''}"
-    component = OwnComponent.YOUR_CODE if near else name
+    is_own = top in FOLDERS_OF_PROJECTS or any(top in frame.parts[:-1] for frame in error.frames if not frame.installed)
+    if is_own and not package and not near:
+        title = f"The project's own {top} is not found: its folder is not on Python's path"
+    component = OwnComponent.YOUR_CODE if near or (is_own and not package) else name
     incident = describe_missing_module(top, title, because, fixes, component)
     is_unknown = not package and name not in FROM_REPOSITORIES
     return NameCause(error=error, incident=incident, package=name, is_likely=is_unknown)
-
-
-def _explain_own_file(error: LoggedError, top: str, own: OwnFile) -> NameCause:
-    because, fixes = own.because, list(own.fixes)
-    if _is_ray_worker(error):
-        because += " It is a worker of ray, which runs in a folder of its own, perhaps on another machine."
-        note = 'The project\'s files go to the workers with ray.init(runtime_env={"working_dir": "."})'
-        fixes.insert(0, advise(f"{note}, or PYTHONPATH in its env_vars"))
-    incident = describe_missing_module(top, own.title, because, fixes, own.component)
-    return NameCause(error=error, incident=incident, package=own.component, is_likely=own.is_likely)
-
-
-def _advise_workers(name: str) -> list[Fix]:
-    return [
-        advise(
-            f"Install {name} on every node of the cluster, for the Python with which ray start ran (its image), and "
-            "start ray again"
-        ),
-        advise(f'Or for this job: ray job submit --runtime-env-json=\'{{"pip": ["{name}"]}}\' ...'),
-    ]
 
 
 def _advise_install(name: str, top: str, *, is_known: bool) -> Fix:
@@ -149,110 +121,6 @@ def _find_distribution(error: LoggedError, shelf: AtlasShelf) -> str | None:
     return next(filter(None, map(shelf.distribution_of, names)), None)
 
 
-def _is_ray_worker(error: LoggedError) -> bool:
-    """Whether the error comes from a process that ray started."""
-    return any(frame.installed[:2] == ("ray", "_private") for frame in error.frames)
-
-
-_OWN_FUNCTION = lazy_pattern(
-    r"^from (?P<module>[a-z]+_\w+) import "
-    r"(?P<name>(?:add|build|compute|create|get|init|is|load|make|parse|prepare|process|read|run|save|set|setup|to)_\w+)"
-)
-"""A module of two words from which a function is imported: mostly a file beside the one that asks."""
-_OWN_ENDING = lazy_pattern(
-    r"^[a-z]+_(?:utils?|helpers?|models?|modules?|layers?|lib|common|config|configs|loaders?|misc)$"
-)
-"""How the names of a project's own folders and files end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnFile:
-    """What is known of a missing module that may be the project's own."""
-
-    component: str
-    title: str
-    because: str
-    fixes: Sequence[Fix]
-    is_likely: bool = True
-
-
-def find_own_file(error: LoggedError, caller: NameCaller | None) -> OwnFile | None:
-    """Return why a module of no known package may be the project's own file; `None` where nothing says so."""
-    top = error.fault.owner.partition(".")[0]
-    folder = next((frame for frame in error.frames if not frame.installed and top in frame.parts[:-1]), None)
-    if folder is not None:
-        return _describe_folder(error, top, folder)
-    is_own_code = caller is None or not caller.package
-    is_unpickled = caller is not None and bool(caller.frame.code) and top not in caller.frame.code
-    if (is_own_code or is_unpickled) and (top in FOLDERS_OF_PROJECTS or _OWN_ENDING.search(top)):
-        return _describe_project_folder(error, top)
-    if caller is None or not caller.frame.installed or not _OWN_FUNCTION.match(caller.frame.code):
-        return None
-    return _describe_sibling(top, caller)
-
-
-def _describe_folder(error: LoggedError, top: str, folder: CodeFrame) -> OwnFile:
-    script = next((frame for frame in error.frames if not frame.installed), folder)
-    place = folder.path.replace("\\", "/")
-    root = place[: f"/{place}".index(f"/{top}/")].rstrip("/") or "."
-    because = (
-        f"The traceback has a file in a folder {top} ({root}/{top}), so the project has it. Python looks for {top} "
-        f"beside the script that was started ({script.parts[-1]}.py), on PYTHONPATH and among the installed packages, "
-        "and that folder is in none of these."
-    )
-    fixes = [
-        advise(f"PYTHONPATH={root} python ..., or start it from {root} with python -m and dots for the slashes"),
-        advise(f"pip install -e . in the checkout, when it has a setup.py or pyproject.toml that installs {top}"),
-    ]
-    title = f"The project's own folder {top} is not on Python's path"
-    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
-
-
-def _describe_project_folder(error: LoggedError, top: str) -> OwnFile:
-    script = next((frame for frame in error.frames if not frame.installed and frame.path.endswith(".py")), None)
-    because = f"{top} is a name that projects give to their own folders and files, and no package is meant."
-    root = "the project's root"
-    if script is not None:
-        folder = script.path.replace("\\", "/").rpartition("/")[0].removeprefix("./")
-        because += (
-            f" Python looks for it beside the script that was started ({script.parts[-1]}.py, in "
-            f"{folder or 'the current folder'}), on PYTHONPATH and among the installed packages. The folder in which "
-            "the command is given does not count."
-        )
-        if folder and not folder.startswith(("/", "~")) and ":" not in folder:
-            root = "the folder in which the command was given"
-    fixes = [
-        advise(
-            f"PYTHONPATH=. before the command, in the folder that has {top} (mostly {root}); or python -m with dots in "
-            "the place of slashes and without .py"
-        ),
-        advise(f"pip install -e . in the project, when its instructions say so, which puts {top} on the path"),
-        advise(
-            f"When the checkout has no {top} at all: git submodule update --init, a newer commit, or the part that the "
-            f"instructions put there. Not pip install {top}: that is another project's"
-        ),
-    ]
-    title = f"The project's own {top} is not found: its folder is not on Python's path"
-    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes, is_likely=False)
-
-
-def _describe_sibling(top: str, caller: NameCaller) -> OwnFile:
-    package = caller.frame.installed[0]
-    because = (
-        f"{caller.file} imports {caller.frame.code.split()[-1]} from {top} by the bare name. No known package has such "
-        f"a module: it looks like a file of {package} itself ({package}/{top}.py). When {package} is imported as a "
-        "package, Python does not look beside that file; it does so only when the file is started as the script. "
-        f"Otherwise {top} is a package which is not installed."
-    )
-    fixes = [
-        advise(f"In {caller.file}: from {package}.{top} import ..., or from .{top} import ...; a newer {package} may"),
-        advise(f"PYTHONPATH with the folder of {caller.file} goes around it: export PYTHONPATH=FOLDER:$PYTHONPATH"),
-        advise(f"When {package} has no such file: install the package that has the module {top}"),
-    ]
-    title = f"{top} is not found: most likely a file of {package} itself, imported as if it stood alone"
-    return OwnFile(component=package, title=title, because=because, fixes=fixes)
-
-
 def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
     """A name that an installed package without an atlas lacks; `None` when it may be a module of the user's own."""
     fault = error.fault
@@ -268,8 +136,6 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
     package = shelf.owner(top) or shelf.distribution_of(top) or top
     what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
     whose = f"{caller.file} of {asks}" if caller and asks else "the code that asks for it"
-    if (submodule := _explain_unimported_submodule(error, top, caller.file if caller else "", asks)) is not None:
-        return submodule
     because = f"The {package} that is installed is older or newer than the one for which {whose} was written."
     fixes = [
         Fix(change={}, note=f"The release of {package} that its caller asks for; pip check names what does not fit"),
@@ -337,34 +203,6 @@ def _find_request(fault: NameFault, caller: NameCaller) -> _Request | None:
 def _is_target(detail: str, target: str) -> bool:
     plain = detail.removesuffix("?")
     return plain == target or plain.startswith((f"{target}:", f"{target}."))
-
-
-def _explain_unimported_submodule(error: LoggedError, top: str, file: str, asks: str) -> NameCause | None:
-    """A name that code uses as a module of its package, which `import` of the package alone does not load."""
-    fault = error.fault
-    code = error.frames[-1].code if error.frames else ""
-    whole = f"{fault.owner}.{fault.name}"
-    if fault.kind is not FaultKind.MODULE_ATTRIBUTE or not re.search(rf"\b{re.escape(whole)}\.\w", code):
-        return None
-    fixes = [
-        Fix(
-            change={},
-            note=f"Write `import {whole}` where {file or 'the code'} has `import {fault.owner}`, or before it",
-        ),
-        Fix(change={}, note=f"python -c 'import {whole}' must work: when it does not, pip install -U {top}"),
-    ]
-    if asks:
-        fixes.insert(0, upgrade_package(asks, f"a newer {asks}, which imports {whole} itself"))
-    incident = describe_failure(
-        f"name:{whole}",
-        IncidentKind.CONFIG,
-        asks or OwnComponent.YOUR_CODE,
-        title=f"`import {fault.owner}` alone does not load its module {fault.name}",
-        because=f"The line uses {whole} as a module. It is there only after somebody has imported it: "
-        f"{file or 'the code'} counted on another package that did.",
-        fixes=fixes,
-    )
-    return NameCause(error=error, incident=incident, package=asks, is_likely=True)
 
 
 def mask_of_refused(pythons: Sequence[str], releases: Sequence[str], bounds: Mapping[str, str]) -> int:

@@ -34,8 +34,6 @@ _BASES: Sequence[tuple[str, Sequence[str]]] = (
     (r"For[A-Z]\w+$|Model$|LM$", ("transformers.PreTrainedModel", "transformers.generation.utils.GenerationMixin")),
 )
 """The end of a class's name -> the classes of transformers from which such a class mostly derives."""
-_TELLING_KEYWORD = 10
-"""A keyword of so many letters tells by itself whose it is."""
 PYTHON_TYPES = frozenset(
     ("NoneType", "str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes", "function", "method", "module")
 )
@@ -152,51 +150,11 @@ class NameFinder:
         fault = error.fault
         owner = _called_name(error)
         if owner is None:
-            yield from self._constructors(error)
             return
         top = owner.partition(".")[0]
-        methods = list(self._methods(error, owner)) if fault.kind is FaultKind.KEYWORD else []
-        yield from methods
-        for lookup, module, path, mask in self._definitions(top) if not methods else ():
+        for lookup, module, path, mask in self._definitions(top):
             dotted = f"{module}.{path}{owner.removeprefix(top)}"
             yield from self._parameter_places(lookup, dotted, mask, fault)
-
-    def _methods(self, error: LoggedError, name: str) -> Iterator[NamePlace]:
-        """Yield the public classes with a method of that name, where the line calls one and the message has no class.
-
-        Only packages count in whose files the traceback is, and of which the log states a version.
-        """
-        code = error.frames[-1].code if error.frames else ""
-        if not re.search(rf"\.{re.escape(name)}\(", code):
-            return
-        for package in sorted(list_frame_packages(error, self.shelf) & self.versions.keys()):
-            lookup = self.shelf.open(package)
-            if lookup is None:
-                continue
-            rows = lookup.file.search_rows(f"{name}\t{RowKind.FUNCTION}")
-            owners = {(module, path.removesuffix(f".{name}")) for module, (path, _, _, _) in rows if "." in path}
-            for module, owner in sorted(owners):
-                every = lookup.find_name(f"{lookup.file.root}.{owner}").present
-                if every and owner.isidentifier():
-                    yield from self._parameter_places(lookup, f"{module}.{owner}.{name}", every, error.fault)
-
-    def _constructors(self, error: LoggedError) -> Iterator[NamePlace]:
-        """Yield the public classes of the log's packages whose `__init__` takes the keyword in some releases only.
-
-        For a message without a class and a traceback, as Python before 3.10 writes it.
-        """
-        fault = error.fault
-        if error.frames or fault.kind is not FaultKind.KEYWORD or fault.owner != "__init__":
-            return
-        for package in self.shelf.packages if len(fault.name) >= _TELLING_KEYWORD else ():
-            lookup = self.shelf.open(package) if package in self.versions else None
-            rows = lookup.file.search_rows(fault.name) if lookup else ()
-            owners = {path.removesuffix(".__init__") for _, (path, _, _, _) in rows if path.endswith(".__init__")}
-            for owner in sorted(owners):
-                dotted = f"{lookup.file.root}.{owner}" if lookup else ""
-                every = lookup.find_name(dotted).present if lookup else 0
-                if lookup and every:
-                    yield from self._parameter_places(lookup, f"{dotted}.__init__", every, fault)
 
     def _positions(self, error: LoggedError) -> Iterator[NamePlace]:
         """Yield the functions of that name, with the releases that take so many positional arguments."""
@@ -299,8 +257,6 @@ class NameFinder:
             return None  # anyone may call a class so
         telling = [place for place in candidates if place.present and place.possible]
         owners = {place.lookup.file.package for place in telling}
-        if all(best[:3]) and len(owners) > 1 and (source := _shared_source(telling)) is not None:
-            return self._with_public_name(source)  # the others have the name from it
         if all(best[1:3]) and all(place.derived for place in candidates):
             return None  # nothing says that transformers is used at all
         is_own = error.fault.kind is FaultKind.POSITIONS and error.fault.owner.startswith("_")  # no name to be shared
@@ -360,16 +316,6 @@ def _called_name(error: LoggedError) -> str | None:
     return owner if owner not in {"forward", "wrapper", "inner", "_call_impl"} else None
 
 
-def _shared_source(places: Sequence[NamePlace]) -> NamePlace | None:
-    """Return the place in the one package from which all others import the class or function; `None` without one."""
-    for place in places:
-        root, top = place.lookup.file.root, next((p for p in place.dotted.split(".") if p[:1].isupper()), "")
-        others = [item.lookup for item in places if item.lookup is not place.lookup]
-        if top and others and all(any(other.file.find_rows(f"{root}:{top}\t")) for other in others):
-            return place
-    return None
-
-
 def _short(dotted: str) -> str:
     parts = dotted.split(".")
     return ".".join(parts[-2:]) if len(parts) > 1 and parts[-2][:1].isupper() else parts[-1]
@@ -388,20 +334,15 @@ _PLACES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], NamePlace | None
     FaultKind.MODULE: NameFinder._module,  # noqa: SLF001
     FaultKind.MODEL_TYPE: lambda finder, error: find_model_type(finder.shelf, error),
     FaultKind.KEY: lambda finder, error: find_table_key(finder.shelf, error),
-    FaultKind.CONFIGURATION: lambda finder, error: find_auto_class(finder.shelf, error),
-    FaultKind.CLASS_KEY: lambda *_: None,
-    FaultKind.ARGUMENT: lambda finder, error: find_training_argument(finder.shelf, error),
 }
 _CANDIDATES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], Iterator[NamePlace]]] = {
     FaultKind.OBJECT_ATTRIBUTE: NameFinder._attributes,  # noqa: SLF001 - this class's own
     FaultKind.KEYWORD: NameFinder._parameters,  # noqa: SLF001
     FaultKind.REQUIRED: NameFinder._parameters,  # noqa: SLF001
     FaultKind.POSITIONS: NameFinder._positions,  # noqa: SLF001
-    FaultKind.CHOICE: lambda finder, error: list_choices(finder.shelf, error),
 }
 """The errors that name a class or function without its module, so that several can be meant."""
 _CONFIGURATIONS = "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES"
-_MODELS = "transformers.models.auto.modeling_auto"
 
 
 def _find_key(shelf: AtlasShelf, table: str, key: str, what: str) -> NamePlace | None:
@@ -455,70 +396,3 @@ def is_asked_for_model_type(place: NamePlace, error: LoggedError, shelf: AtlasSh
     if last is None or not place.dotted.startswith(f"{_CONFIGURATIONS}["):
         return False
     return shelf.module_of(last).startswith("transformers.models.auto.") and "CONFIG_MAPPING[" in last.code
-
-
-def find_auto_class(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
-    """Return the place of an auto class that has no model for a configuration."""
-    fault = error.fault
-    lookup = shelf.lookup_of("transformers")
-    if lookup is None or not fault.name.startswith("transformers.models."):
-        return None
-    model = fault.name.split(".")[2]
-    words = re.findall(
-        r"[A-Z]+(?=[A-Z][a-z]|\d|$)|[A-Z][a-z0-9]+|\d+[A-Z]?[a-z]*", fault.owner.removeprefix("AutoModel")
-    )
-    table = "_".join(["MODEL", *(word.upper() for word in words), "MAPPING_NAMES"])
-    aliases = (table, table.replace("CAUSAL_L_M", "CAUSAL_LM"), table.replace("MASKED_L_M", "MASKED_LM"))
-    for name in aliases:
-        place = _find_key(shelf, f"{_MODELS}.{name}", model, f"{fault.owner} for `{model}`")
-        if place is not None:
-            return replace(place, names={}, elsewhere=tuple(_tables_with(lookup, model)))
-    return None
-
-
-def find_training_argument(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
-    """Return the place of an argument of the trainers' command lines."""
-    name = error.fault.name.replace("-", "_")
-    for module, path in (
-        ("transformers.training_args", "TrainingArguments"),
-        ("trl", "SFTConfig"),
-        ("trl", "ModelConfig"),
-    ):
-        lookup = shelf.lookup_of(module)
-        if lookup is None:
-            continue
-        dotted = f"{module}.{path}"
-        parameter = find_parameter(lookup, dotted, name)
-        if parameter.accepted:
-            return NamePlace(
-                lookup=lookup,
-                dotted=f"{dotted}.{name}",
-                present=parameter.accepted,
-                possible=parameter.refused & ~parameter.accepted,
-                what=f"`{name}` of {path}",
-                names=parameter.names,
-                successor=parameter.successor,
-            )
-    return None
-
-
-def list_choices(shelf: AtlasShelf, error: LoggedError) -> Iterator[NamePlace]:
-    """Yield the enumerations of that name, with the releases that have the value."""
-    fault = error.fault
-    for package in shelf.packages:
-        lookup = shelf.open(package)
-        for home, _ in lookup.definitions_of(fault.owner) if lookup else ():
-            module, _, path = home.partition(":")
-            place = _find_key(shelf, f"{module}.{path}", fault.name, f"`{fault.name}` of {fault.owner}")
-            if place is not None and (place.present or place.names):
-                yield place
-
-
-def _tables_with(lookup: AtlasLookup, model: str) -> Iterator[str]:
-    """Yield the auto classes that have a model for a model type."""
-    for path, kind, _, _ in lookup.file.rows(_MODELS):
-        if kind == RowKind.KEY and path.endswith(f"_MAPPING_NAMES[{model}]"):
-            words = path.partition("_MAPPING_NAMES[")[0].removeprefix("MODEL").split("_")
-            name = "AutoModel" + "".join(word.capitalize() if word != "LM" else word for word in words)
-            if lookup.find_name(f"{_MODELS}.{name}").present:
-                yield name

@@ -193,10 +193,6 @@ class NameSituation:
     ) -> NameCause:
         """Return the cause in the form of an incident."""
         place = self.place
-        path = self.error.fault.path
-        is_own = bool(path) and "-packages" not in path
-        if is_own and (copies := find_two_checkouts(self.error.frames[:1], path)) is not None:
-            because, fixes = because + copies.words, [copies.fix, *fixes]
         possible = ranges_of_mask(place.possible, self.releases) if place.present and place.possible else []
         dotted = f"{place.dotted.removesuffix('.__init__')}({place.keyword})" if place.keyword else place.dotted
         incident = Incident(
@@ -388,82 +384,6 @@ def runs_around(mask: int, place: int, releases: Sequence[str]) -> tuple[str, st
     return (before[-1] if before else ""), (after[0] if after else "")
 
 
-_OF_MANY = frozenset(
-    (
-        "",
-        "home",
-        "root",
-        "mnt",
-        "data",
-        "workspace",
-        "src",
-        "python",
-        "lib",
-        "code",
-        "scripts",
-        "tools",
-        "bin",
-        "project",
-    )
-)
-"""Folders that are in the paths of many projects."""
-
-_OF_REPOSITORY = frozenset(("src", "scripts", "examples", "tools"))
-"""Folders that stand at the top of a repository."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoCheckouts:
-    """Two copies of a project's package in one traceback."""
-
-    package: str
-    script: str
-    """The folder that has the copy of the script."""
-    imported: str
-    """The folder that has the copy which is imported."""
-
-    @property
-    def words(self) -> str:
-        """A sentence for the reason."""
-        return (
-            f" The script is of {self.script}, and the {self.package} that it imports of {self.imported}: two copies "
-            "of one project, of which the second was installed (pip install -e) or stands in PYTHONPATH."
-        )
-
-    @property
-    def fix(self) -> Fix:
-        """What brings the two together, or keeps them apart."""
-        note = (
-            f"pip install -e . in {self.script} (or PYTHONPATH={self.script}), so that its own {self.package} is "
-            "imported, and not that of the other copy; or an environment of its own for each copy"
-        )
-        return Fix(note=note, change={})
-
-
-def find_two_checkouts(frames: Sequence[CodeFrame], imported: str = "") -> TwoCheckouts | None:
-    """Return the two copies of a project in a traceback; `None` where its files are all of one.
-
-    Args:
-        frames: the frames of the traceback, the script first.
-        imported: the path of the file from which something could not be imported, where the message has it.
-    """
-    last = [CodeFrame(path=imported, line=0, function="", code="")] if imported else []
-    own = [frame for frame in (*frames, *last) if frame.path.startswith("/") and not frame.installed]
-    if len(own) < 2:
-        return None
-    script = own[0].parts
-    for frame in own[1:]:
-        for at, folder in enumerate(frame.parts[:-1]):
-            if folder in _OF_MANY or folder.startswith("python3") or folder not in script[:-1]:
-                continue
-            first, other = script[: script.index(folder)], frame.parts[:at]
-            if frame.parts[at + 1] in _OF_REPOSITORY or not folder.isidentifier():  # the folder of a whole repository
-                first, other = (*first, folder), (*other, folder)
-            if first != other and first and other and (first[-1:] != other[-1:] or first[-1] == folder):
-                return TwoCheckouts(package=folder, script=f"/{'/'.join(first)}", imported=f"/{'/'.join(other)}")
-    return None
-
-
 def list_defining_packages(name: str, shelf: AtlasShelf) -> list[str]:
     """Return the packages of the atlas that define a class of that name, transformers first, from which others copy."""
     packages = sorted(shelf.packages, key=lambda package: package != "transformers")
@@ -486,8 +406,6 @@ def describe_caller(caller: NameCaller | None, verb: str = "asks for it in") -> 
 
 def build_own_cause(error: LoggedError, *, title: str, because: str, fixes: Sequence[Fix], component: str) -> NameCause:
     """Return a cause that counts only when nothing else explains the last error."""
-    if (copies := find_two_checkouts(error.frames)) is not None:
-        because, fixes = because + copies.words, [copies.fix, *fixes]
     incident = describe_failure(
         f"name:{error.fault.text}",
         IncidentKind.API_UNKNOWN,

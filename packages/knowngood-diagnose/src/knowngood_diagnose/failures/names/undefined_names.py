@@ -1,17 +1,9 @@
-"""The causes of a name that is not defined, was moved, or is still that of a release that was loaded before. Pure."""
+"""The causes of a name that is not defined, or was moved. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-
-from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.core.package_names import canonical_name
 from knowngood_diagnose.failures.logs.logged_errors import FaultKind
 from knowngood_diagnose.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
 from knowngood_diagnose.failures.names.name_situation import (
@@ -19,23 +11,18 @@ from knowngood_diagnose.failures.names.name_situation import (
     NameCause,
     NameSituation,
     advise,
+    component_of,
     describe_failure,
     find_caller,
 )
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
+from knowngood_facts.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_file import RowKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from knowngood_diagnose.failures.logs.last_errors import LastError
     from knowngood_diagnose.failures.logs.logged_errors import LoggedError
     from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
-
-_ALWAYS_THERE = frozenset(("numpy", "torch", "transformers"))
-"""Packages without which no training runs: a name of theirs that is not defined was forgotten."""
-_IMPORTERS = 3
-"""The most packages that are named as those that import a name."""
 
 
 def explain_undefined_name(
@@ -43,59 +30,14 @@ def explain_undefined_name(
 ) -> NameCause | None:
     """A `NameError`: in a package, mostly an import that it leaves out where another package is not installed.
 
-    Without a traceback, which alone says whose file it is, it is likely such an import if packages have one.
+    `None` without a traceback, which alone says whose file it is.
     """
     caller, name = find_caller(error, shelf), error.fault.name
     if caller is None:
-        return None if error.frames else _explain_optional_import(error, shelf)
-    if caller.lookup is not None and not caller.is_remote_code:
-        return _explain_left_out(error, caller, versions, shelf)
-    if (left_out := _explain_optional_import(error, shelf)) is not None and left_out.package not in _ALWAYS_THERE:
-        return left_out
-    if caller.package and not caller.is_remote_code:
-        return _explain_left_out(error, caller, versions, shelf)
-    component = OwnComponent.MODEL if caller.is_remote_code else OwnComponent.YOUR_CODE
-    return _cause(
-        error,
-        title=f"{caller.file} uses the name {name} and does not define it",
-        kind=IncidentKind.API_UNKNOWN,
-        component=component,
-        because=f"Line {caller.frame.line} of {caller.file} uses {name}, which it neither defines nor imports by then.",
-        fixes=[advise(f"Import or define {name} there; mind its spelling, and branches that leave an import out")],
-    )
-
-
-def _explain_left_out(
-    error: LoggedError, caller: NameCaller, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
-) -> NameCause:
-    """A package's own file lacks a name: say which import it leaves out, where the atlas has it."""
-    name = error.fault.name
-    rows = caller.lookup.file.rows(caller.module) if caller.lookup else []
-    targets = [
-        detail.rstrip("?") for path, kind, detail, _ in rows if path == name and kind == RowKind.IMPORT and detail
-    ]
-    tops = dict.fromkeys(target.partition(":")[0].partition(".")[0] for target in targets)
-    packages = [_package_of(top, shelf) for top in tops]
-    missing = next((package for package in packages if package != caller.package), "")
-    if not missing:  # its own module that is called as the package which it wraps
-        parts = [target.partition(":")[0].rpartition(".")[2] for target in targets]
-        wrapped = (shelf.distribution_of(part) for part in parts if "_" in part)
-        missing = next((package for package in wrapped if package and package != caller.package), "")
-        tops = {missing.replace("-", "_"): None} if missing else tops
+        return None
+    missing = _find_left_out(error, caller, shelf) if caller.lookup is not None and not caller.is_remote_code else ""
     running = {shelf.owner(frame.installed[0]) for frame in error.frames if frame.installed}
-    if missing in versions or missing in running or missing == "transformers":  # no trainer runs without it
-        return _cause(
-            error,
-            title=f"{caller.file} of {caller.package} does not get the name {name} from this {missing}",
-            kind=IncidentKind.API_UNKNOWN,
-            component=caller.package,
-            because=f"{caller.file} imports {name} from {missing} where that has it; this release does not.",
-            fixes=[
-                advise(f"A newer {caller.package}, written for the {missing} that is there"),
-                advise(f"The {missing} that {caller.package} asks for (pip check)"),
-            ],
-        )
-    if missing:
+    if missing and not (missing in versions or missing in running or missing == "transformers"):
         return _cause(
             error,
             title=f"{missing} is not installed, or cannot be imported",
@@ -104,85 +46,44 @@ def _explain_left_out(
             because=f"{caller.file} imports {name} from {missing} only where that can be imported, and uses it here.",
             fixes=[
                 Fix(change={missing: "*"}, note=f"install it: pip install {missing}"),
-                advise(f"When it is installed: python -c 'import {next(iter(tops))}' shows why its import fails"),
+                advise(
+                    f"When it is installed: python -c 'import {missing.replace('-', '_')}' shows why its import fails"
+                ),
             ],
         )
+    where = f"{caller.file}, line {caller.frame.line}"
+    if caller.is_remote_code or not caller.package:
+        return _cause(
+            error,
+            title=f"{where}, uses the name {name} and does not define it",
+            kind=IncidentKind.API_UNKNOWN,
+            component=component_of(caller),
+            because=f"{where}, uses {name}, which it neither defines nor imports by then.",
+            fixes=[advise(f"Import or define {name} there; mind its spelling, and branches that leave an import out")],
+        )
+    whose = f" An import of {missing} left it out: this {missing} does not have it." if missing else ""
     return _cause(
         error,
         title=f"{caller.file} of {caller.package} uses the name {name} and does not define it",
         kind=IncidentKind.FAILS_INSIDE,
         component=caller.package,
-        because=f"Line {caller.frame.line} of {caller.file} uses {name}: an import above it was left out or failed.",
+        because=f"{where}, uses {name}: an import above it was left out or failed.{whose}",
         fixes=[
-            advise(f"Another release of {caller.package}; warnings above in the log may name the import that failed")
+            advise(f"A newer {caller.package}, or the packages that it asks for (pip check)"),
+            advise("Warnings above in the log may name the import that failed"),
         ],
     )
 
 
-def _explain_optional_import(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
-    """The package from which others import a name where it is installed, for an error without a place."""
-    name = error.fault.name
-    homes: Counter[str] = Counter()
-    importers = set()
-    for package in shelf.packages:
-        lookup = shelf.open(package)
-        for _, (_, _, target, _) in lookup.file.find_rows(f"{name}\t{RowKind.IMPORT}\t") if lookup else ():
-            home = _package_of(target.removesuffix("?").partition(":")[0].partition(".")[0], shelf)
-            if target.endswith("?") and home != package and (home in shelf.packages or home in shelf.distributions):
-                homes[home] += 1
-                importers.add(package)
-    if not homes:
-        return None
-    home = homes.most_common(1)[0][0]
-    cause = _cause(
-        error,
-        title=f"{name} is used and was not imported: {home} is missing, fails, or is another release",
-        kind=IncidentKind.NOT_INSTALLED,
-        component=home,
-        because=f"{', '.join(sorted(importers)[:_IMPORTERS])} import {name} from {home} only where that is installed.",
-        fixes=[
-            Fix(change={home: "*"}, note=f"install it, or a newer release: pip install -U {home}"),
-            advise("Warnings above the error may name the import that failed; pip check names what does not fit"),
-            advise(f"When your own file uses {name}: import it there"),
-        ],
-    )
-    return replace(cause, is_fallback=True, is_likely=True)
-
-
-def _package_of(top: str, shelf: AtlasShelf) -> str:
-    return shelf.owner(top) or shelf.distribution_of(top) or top
-
-
-def explain_other_python(error: LoggedError, shelf: AtlasShelf) -> NameCause:
-    """A module's name without quotes: Python 2 runs, or `python -m` was started with a Python that lacks it."""
-    owner = error.fault.owner
-    top = owner.partition(".")[0]
-    package = _package_of(top, shelf)
-    if error.fault.speaker == "ImportError":
-        return _cause(
-            error,
-            title="Python 2 runs",
-            kind=IncidentKind.PYTHON,
-            component=OwnComponent.PYTHON,
-            because=f"Python 3 writes the name of a module in quotes; this one ({owner}) has none.",
-            fixes=[
-                advise(
-                    "python3 in place of python; or activate the environment first (which python shows which one runs)"
-                ),
-                Fix(change={package: "*"}, note=f"install it for that Python: python3 -m pip install {package}"),
-            ],
-        )
-    return _cause(
-        error,
-        title=f"The Python that was started lacks the module {owner}",
-        kind=IncidentKind.NOT_INSTALLED,
-        component=package,
-        because=f"python -m {owner} says so: {package} is not installed for this Python, or too old to have it.",
-        fixes=[
-            advise("Start it with the Python of the environment in which it is installed (which -a python)"),
-            Fix(change={package: "*"}, note=f"install it for this one: {error.fault.speaker} -m pip install {package}"),
-        ],
-    )
+def _find_left_out(error: LoggedError, caller: NameCaller, shelf: AtlasShelf) -> str:
+    """The package from which a package's file imports a name where it is installed; empty for none."""
+    rows = caller.lookup.file.rows(caller.module) if caller.lookup else []
+    named = (row for row in rows if row[0] == error.fault.name and row[1] == RowKind.IMPORT and row[2])
+    modules = [detail.rstrip("?").partition(":")[0] for _, _, detail, _ in named]
+    # Its own module may be called as the package which it wraps.
+    tops = [*(module.partition(".")[0] for module in modules), *(module.rpartition(".")[2] for module in modules)]
+    packages = (shelf.owner(top) or shelf.distribution_of(top) for top in tops)
+    return next((package for package in packages if package and package != caller.package), "")
 
 
 def _cause(  # noqa: PLR0913 - the fields of an incident
@@ -247,53 +148,7 @@ def _name_old_place(situation: NameSituation) -> str:
     return fault.owner if fault.kind is FaultKind.MODULE else f"{fault.owner}.{fault.name}"
 
 
-_DEMAND = lazy_pattern(
-    r"(?:requires?|needs?|please (?:install|upgrade|update)(?: to)?) "
-    r"[`'\"]?(?P<name>[A-Za-z][\w.-]*?)(?:\[\w+\])?[`'\"]? ?(?:version )?(?P<range>>=? ?\d[\w.]*\w)",
-    re.IGNORECASE,
-)
 RESTART = (
     "Restart the notebook's kernel (the runtime), or the process, and run it again from its first cell: pip changes "
     "files, and not what is imported already"
 )
-
-
-def note_installed_release(
-    incident: Incident, error: LastError | None, versions: Mapping[str, Sequence[str]]
-) -> Incident:
-    """Return a failure whose message demands a release, with the restart first where the log has that release.
-
-    Args:
-        incident: a known failure whose signature is in the log.
-        error: the last error of the log.
-        versions: package -> the versions in the log.
-    """
-    stated = _DEMAND.search(error.message) if error is not None else None
-    name = canonical_name(stated["name"]) if stated else ""
-    if stated is None or name != incident.component or not versions.get(name):
-        return incident
-    wanted = stated["range"].replace(" ", "")
-    try:
-        is_enough = all(SpecifierSet(wanted).contains(Version(text), prereleases=True) for text in versions[name])
-    except (InvalidSpecifier, InvalidVersion):
-        return incident
-    if not is_enough:
-        return incident
-    installed = versions[name][-1]
-    module = name.replace("-", "_")
-    return replace(
-        incident,
-        title=f"{name} {installed} is installed and new enough ({wanted}): the process runs what it imported before",
-        because=(
-            f"The message demands {name}{wanted}, and the log states {installed}. So the Python that runs looked at "
-            "another one: a notebook that imported the packages before pip installed this release, or a program of "
-            "another environment than the one that was listed."
-        ),
-        fix=(
-            advise(RESTART),
-            advise(
-                f"After that, python -c 'import {module}, sys; print({module}.__version__, sys.executable)' shows "
-                "which release and which Python run; python -m pip install for that very Python, when it is another"
-            ),
-        ),
-    )
