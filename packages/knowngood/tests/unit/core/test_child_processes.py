@@ -26,11 +26,10 @@ input()
 SHORT = {
     "base/base_image.py": 1,  # does this perl have what mmdebstrap needs?
     "doctor/elf_reader.py": 1,
-    "launch/warm_inside.py": 1,  # runs in a container
     "doctor/probe.py": 1,
     "python_environment.py": 2,
     "registry/image_release.py": 1,  # git
-    "reports/git_history.py": 2,
+    "reports/git_history.py": 1,
     "wheels/compile_inside.py": 3,  # runs in a build container, which ends with the build
 }
 
