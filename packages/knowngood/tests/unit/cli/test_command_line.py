@@ -156,7 +156,6 @@ def test_a_password_before_a_host_is_found_without_a_scheme(text):
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["cells", "--nonsense"],
         ["cells", "--js"],
         ["build-matrix", "--timeout", "0"],
