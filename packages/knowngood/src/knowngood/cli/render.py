@@ -35,10 +35,11 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def render_project(project: Project, notify: Notify, *, check: bool) -> Answer:
     """Write the files of a project that other files determine, or with `check` only say whether they are current."""
+    cells = project.matrix.cells  # a mistake in matrix.yaml comes before the first step
     notify("Dockerfiles")
     files = {}
     unlocked = []
-    for cell in project.matrix.cells:
+    for cell in cells:
         locked = project.tree.load(cell)
         if locked is None:
             unlocked += [] if str(cell) in project.matrix.retired else [str(cell)]

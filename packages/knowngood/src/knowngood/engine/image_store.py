@@ -116,15 +116,15 @@ def pull_image(  # noqa: PLR0913, PLR0917
         KnowngoodError: the engine cannot pull it; `MissingError` where its disk is full.
     """
     arrived: dict[str, int] = {}
-    told = 0
+    reported = 0
     with container_engine.docker_client(engine) as client:
         for event in client.api.pull(repository, tag=digest, stream=True, decode=True):
             if error := event.get("error"):  # the SDK's own `images.pull` passes over it
                 raise container_engine.refusal_error(engine, str(error))
             if event.get("status") == "Downloading":
                 arrived[event["id"]] = event.get("progressDetail", {}).get("current", 0)
-            if (done := sum(arrived.values())) - told >= size / 20:
-                told = done
+            if (done := sum(arrived.values())) - reported >= size / 20:
+                reported = done
                 notify(f"pulling, {done / 1e6:,.1f} of {size / 1e6:,.1f} MB done")
         image = client.images.get(f"{repository}@{digest}")
         if name:

@@ -155,7 +155,6 @@ def test_a_password_before_a_host_is_found_without_a_scheme(text):
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["cells", "--nonsense"],
         ["cells", "--js"],
         ["smoke", "run", "--timeout", "0"],
