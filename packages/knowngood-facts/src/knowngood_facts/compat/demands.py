@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -164,15 +165,20 @@ def find_minimal_causes(problem: DemandProblem, demands: Sequence[Demand]) -> li
         return []
     bits = {id(box): bit for bit, box in enumerate(problem.index.boxes)}
     clashes = sorted(failure.clashes, key=lambda clash: bits.get(id(clash.cause), len(bits)))
+    about = itertools.chain.from_iterable(problem.search.about.values())
+    of_rules = list({id(clash): clash for clash in about if isinstance(clash.cause, Box)}.values())
     for name in dict.fromkeys(map(_cause_name, clashes)):
+        kept = [clash for clash in clashes if _cause_name(clash) != name]
+        names = set(map(_cause_name, kept))
+        # Another clash of a rule that is kept may do what this cause did.
+        kept += [clash for clash in of_rules if clash not in kept and _cause_name(clash) in names]
         search = Search(source=_Closed(problem.search.source))
-        for clash in clashes:
-            if _cause_name(clash) != name:
-                search.add(Clash(clash.sets, clash))
+        for clash in kept:
+            search.add(Clash(clash.sets, clash))
         fewer = search.solve(wishes)
         if isinstance(fewer, SearchFailure):
             needed = {id(clash.cause) for clash in fewer.clashes}
-            clashes = [clash for clash in clashes if id(clash) in needed]
+            clashes = [clash for clash in kept if id(clash) in needed]
     return clashes
 
 

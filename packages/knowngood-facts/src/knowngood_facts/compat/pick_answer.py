@@ -159,9 +159,9 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     if answer.choices:
         return answer
     for pinned in _pin_newest_releases(universe, query):
-        found = _pick_cells(universe, pinned, published, count)
-        if found.choices:
-            return found
+        with_newest = _pick_cells(universe, pinned, published, count)
+        if with_newest.choices:
+            return with_newest
     return answer
 
 

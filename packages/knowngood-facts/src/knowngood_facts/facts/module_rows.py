@@ -74,14 +74,14 @@ class _ModuleReader:
         A module with a table of lazy exports has those of the table, whoever answers for them, unless it has a
         `__getattr__` of its own. The class of what takes such a module's place may know more (`_take_patterns`).
         """
-        found = find_run_time_names(tree, source, self.module)
-        self.rows.update(AtlasRow(f"sys.modules[{name}]", RowKind.KEY) for name in found.modules)
-        self.rows.update(AtlasRow(name, RowKind.VALUE) for name in found.names)
+        run_time = find_run_time_names(tree, source, self.module)
+        self.rows.update(AtlasRow(f"sys.modules[{name}]", RowKind.KEY) for name in run_time.modules)
+        self.rows.update(AtlasRow(name, RowKind.VALUE) for name in run_time.names)
         is_lazy = any(row.kind in {RowKind.LAZY, RowKind.LAZY_FOLDER} for row in self.rows)
-        if is_lazy and found.stand_in:
-            self.rows.add(AtlasRow("__getattr__", RowKind.VALUE, found.stand_in))
+        if is_lazy and run_time.stand_in:
+            self.rows.add(AtlasRow("__getattr__", RowKind.VALUE, run_time.stand_in))
         kinds = {row.kind for row in self.rows if row.path == "__getattr__"}
-        return RowKind.FUNCTION in kinds or (not is_lazy and (found.is_open or bool(kinds)))
+        return RowKind.FUNCTION in kinds or (not is_lazy and (run_time.is_open or bool(kinds)))
 
     def visit_body(self, body: Iterable[ast.stmt], place: str, guards: Sequence[str]) -> Sequence[str]:
         """Read statements: of the module itself when `place` is empty, else of the function with that name.

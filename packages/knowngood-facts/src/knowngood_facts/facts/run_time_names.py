@@ -42,9 +42,9 @@ def find_run_time_names(tree: ast.Module, source: str, module: str) -> RunTimeNa
 
     A source that puts modules other than itself into `sys.modules` may put each there of which it has the name.
     """
-    found = RunTimeNames()
+    run_time = RunTimeNames()
     if not any(sign in source for sign in _SIGNS):
-        return found
+        return run_time
     aliases = {
         target.id
         for node in ast.walk(tree)
@@ -55,23 +55,23 @@ def find_run_time_names(tree: ast.Module, source: str, module: str) -> RunTimeNa
     for node, is_inner in _walk_with_places(tree):
         match node:
             case ast.Global(names=names):
-                found.names.update(names)
+                run_time.names.update(names)
             case ast.Assign(targets=[target], value=value) if _is_own_module(target, ()):
-                found.is_open = True
-                found.stand_in = dotted_name(value.func) if isinstance(value, ast.Call) else ""
-                found.names.update(_list_table_names(value))
+                run_time.is_open = True
+                run_time.stand_in = dotted_name(value.func) if isinstance(value, ast.Call) else ""
+                run_time.names.update(_list_table_names(value))
             case ast.Subscript(value=value, slice=key, ctx=ast.Store()) if _is_namespace(
                 value, aliases, is_inner=is_inner
             ):
-                _take_key(found, key)
+                _take_key(run_time, key)
             case ast.Subscript(value=value, ctx=ast.Store()) if dotted_name(value) == "sys.modules":
-                found.modules.update(() if _is_own_module(node, ()) else _list_module_names(tree, module))
+                run_time.modules.update(() if _is_own_module(node, ()) else _list_module_names(tree, module))
             case ast.Attribute(value=value, attr=name, ctx=ast.Store()) if _is_own_module(value, aliases):
-                found.is_open |= name == "__class__"
-                found.names.add(name)
+                run_time.is_open |= name == "__class__"
+                run_time.names.add(name)
             case ast.Call():
-                _take_call(found, node, aliases, is_inner=is_inner)
-    return found
+                _take_call(run_time, node, aliases, is_inner=is_inner)
+    return run_time
 
 
 def _walk_with_places(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
@@ -91,23 +91,23 @@ def _list_table_names(value: ast.AST) -> Iterator[str]:
             yield from filter(str.isidentifier, string_constants(table))
 
 
-def _take_call(found: RunTimeNames, call: ast.Call, aliases: set[str], *, is_inner: bool) -> None:
+def _take_call(run_time: RunTimeNames, call: ast.Call, aliases: set[str], *, is_inner: bool) -> None:
     match call:
         case ast.Call(func=ast.Name(id="setattr"), args=[module, key, _]) if _is_own_module(module, aliases):
-            _take_key(found, key)
+            _take_key(run_time, key)
         case ast.Call(func=ast.Attribute(value=own, attr="setdefault" | "update" as method), args=args) if (
             _is_namespace(own, aliases, is_inner=is_inner)
         ):
             given = args[:1] if method == "setdefault" else [key for table in args for key in _list_keys(table)]
             for item in given:
-                _take_key(found, item)
+                _take_key(run_time, item)
             for keyword in call.keywords:
-                found.names.update([keyword.arg] if keyword.arg else [])
-                found.is_open |= keyword.arg is None
+                run_time.names.update([keyword.arg] if keyword.arg else [])
+                run_time.is_open |= keyword.arg is None
         case ast.Call(func=ast.Name(id="exec"), args=[_]):
-            found.is_open |= not is_inner
+            run_time.is_open |= not is_inner
         case ast.Call(func=func, args=args) if dotted_name(func).rpartition(".")[2] not in _READERS:
-            found.is_open |= any(
+            run_time.is_open |= any(
                 _is_namespace(one, aliases, is_inner=is_inner) or _is_own_module(one, aliases) for one in args
             )
 
@@ -134,11 +134,11 @@ def _list_module_names(tree: ast.Module, module: str) -> Iterator[str]:
             yield name
 
 
-def _take_key(found: RunTimeNames, key: ast.expr | None) -> None:
+def _take_key(run_time: RunTimeNames, key: ast.expr | None) -> None:
     if isinstance(key, ast.Constant) and isinstance(key.value, str):
-        found.names.add(key.value)
+        run_time.names.add(key.value)
     else:
-        found.is_open = True
+        run_time.is_open = True
 
 
 def _is_own_module(node: ast.expr, aliases: Collection[str]) -> bool:
