@@ -218,6 +218,7 @@ class AtlasTables:
     option: str = "--atlas"
     """The option of `harvest` that makes the file."""
     reader: int = 0
+    """The revision of the reader that read its first releases; a newer one may have read what was added since."""
     releases: list[str] = field(default_factory=list)
     """Releases in the order of their versions; bit 0 of a mask is the first."""
     artefacts: dict[str, str] = field(default_factory=dict)

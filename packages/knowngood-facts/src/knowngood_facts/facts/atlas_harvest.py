@@ -104,7 +104,9 @@ def parse_atlas_field(text: str, file: str) -> AtlasField:
 
 
 READER_REVISION = 4
-"""Raised when the rows of the same source change; then every release is read again."""
+"""Raised when the rows of the same source change."""
+OLDEST_REVISION = 3
+"""A file of this revision keeps its releases and gets new ones; an older file is read again from nothing."""
 
 _SAVE_EVERY = 8  # releases
 _CHUNK = 24  # modules that one worker reads at a time
@@ -148,7 +150,7 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
     path = folder / f"{package.name}.atlas"
     fresh = AtlasTables(package=package.name, root=package.module, reader=READER_REVISION)
     tables = AtlasFile(path).tables() if path.exists() else fresh
-    if (tables.reader, tables.root) != (fresh.reader, fresh.root):
+    if tables.reader < OLDEST_REVISION or tables.root != fresh.root:
         tables = fresh
     before = dict(tables.sourceless)
     known: dict[str, tuple[str, ModuleRows]] = {}

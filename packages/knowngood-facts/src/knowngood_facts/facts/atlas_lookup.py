@@ -22,6 +22,9 @@ _DEPTH = 12
 _FEW = 8
 """So many names are searched among the exports one by one before all of them are read."""
 
+_STANDARD_SINCE = 4
+"""The reader that keeps imports of the standard library; a file that an older one began lacks some of them."""
+
 _DEFINITIONS = {
     RowKind.CLASS: "class",
     RowKind.FUNCTION: "function",
@@ -163,6 +166,7 @@ class AtlasLookup:
         kind, detail, mask = row
         match RowKind(kind):
             case RowKind.IMPORT:
+                presence.unclear |= 0 if detail or self.file.reader >= _STANDARD_SINCE else self.every
                 presence.add(self._follow(detail, rest, depth - 1), mask)
             case RowKind.LAZY:
                 presence.add(self._follow(f"{detail}:{first}", rest, depth - 1), mask)

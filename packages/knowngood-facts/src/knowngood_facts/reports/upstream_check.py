@@ -22,7 +22,7 @@ from knowngood.project.core_facts import CORE_FACTS_FILE, load_matrix_facts
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlyResult, NightlySeverity
 from knowngood_facts.compat import knowledge
 from knowngood_facts.facts.atlas_file import AtlasFile
-from knowngood_facts.facts.atlas_harvest import ATLAS_PACKAGES_FILE, READER_REVISION, harvest_atlas, parse_atlas_field
+from knowngood_facts.facts.atlas_harvest import ATLAS_PACKAGES_FILE, OLDEST_REVISION, harvest_atlas, parse_atlas_field
 from knowngood_facts.facts.atlas_lookup import list_atlas_packages
 from knowngood_facts.facts.broken_use_renewal import renew_broken_uses
 from knowngood_facts.facts.broken_use_table import read_broken_uses
@@ -192,7 +192,7 @@ class UpstreamCheck:
         callees = frozenset(field.modules.values())
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
             for name in names:
-                if AtlasFile(folder / f"{name}.atlas").reader != READER_REVISION:
+                if AtlasFile(folder / f"{name}.atlas").reader < OLDEST_REVISION:
                     yield name, "its names are due to be read again, which `knowngood harvest --atlas` does"
                     continue
                 package = field.package(name, floors.get(name))

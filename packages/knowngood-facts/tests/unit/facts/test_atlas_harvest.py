@@ -5,19 +5,18 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from packaging.version import Version
 
 from knowngood.index.artefact import PackageIndex, PublishedFile
 from knowngood_facts.facts import atlas_harvest
-from knowngood_facts.facts.atlas_file import AtlasFile
-from knowngood_facts.facts.atlas_harvest import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
+from knowngood_facts.facts.atlas_file import AtlasFile, AtlasTables
+from knowngood_facts.facts.atlas_harvest import ATLAS_PACKAGES_FILE, OLDEST_REVISION, AtlasPackage, parse_atlas_field
 from knowngood_facts.facts.atlas_lookup import AtlasLookup, atlas_folder, list_atlas_packages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
-
-    import pytest
 
     from knowngood_facts.facts.atlas_harvest import AtlasReport
 
@@ -90,6 +89,19 @@ def test_a_release_without_sources_of_its_module_is_remembered(tmp_path: Path, m
     OPENED.clear()
     assert harvest(tmp_path).known == 3
     assert OPENED == []
+
+
+@pytest.mark.parametrize(
+    ("reader", "read"), [(OLDEST_REVISION, ["1.2", "1.4"]), (OLDEST_REVISION - 1, ["1.1", "1.2", "1.4"])]
+)
+def test_a_file_of_an_older_reader_gets_new_releases_unless_it_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: int, read: list[str]
+) -> None:
+    monkeypatch.setattr(atlas_harvest, "open_bulk_archive", lambda file, _: Archive(file))
+    tables = AtlasTables(package="lib", root="lib", reader=reader)
+    tables.add_release("1.1", 0, "lib-1.1-py3-none-any.whl", {"lib": ["\tm\tp"]})
+    tables.write(tmp_path)
+    assert list(harvest(tmp_path).new) == read
 
 
 def test_a_module_that_becomes_a_compiled_one_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from textwrap import dedent
 import pytest
 
 from atlas_samples import write_atlas
+from knowngood_facts.facts.atlas_harvest import READER_REVISION
 
 BOUND = {
     "the standard library": ("import os.path\nfrom typing import Unpack as U\nfrom functools import *", "os U partial"),
@@ -62,6 +63,13 @@ def test_what_a_module_binds_while_it_runs_is_not_called_gone(tmp_path: Path, ki
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     subprocess.run([sys.executable, "-c", imports], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_what_an_older_reader_left_out_of_earlier_releases_is_not_called_gone_there(tmp_path: Path) -> None:
+    lookup = write_atlas(tmp_path, "lib", {"lib": "old = 1"}, {"lib": "import os\nnew = 1"})
+    assert lookup.file.reader < READER_REVISION
+    assert (lookup.find_name("lib.os").present, lookup.find_name("lib.os").unclear) == (0b10, 0b01)
+    assert (lookup.find_name("lib.new").present, lookup.find_name("lib.new").unclear) == (0b10, 0)
 
 
 def test_a_module_that_only_reads_its_names_has_those_that_are_shown(tmp_path: Path) -> None:
