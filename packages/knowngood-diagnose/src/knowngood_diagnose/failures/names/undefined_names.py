@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _ALWAYS_THERE = frozenset(("numpy", "torch", "transformers"))
 """Packages without which no training runs: a name of theirs that is not defined was forgotten."""
+_COMPILED = lazy_pattern(r"^(?!(?:is|has|use|no|with|on|to|of|have|want|need)_)[a-z]\w*_cuda(?:_[a-z]\w*)?$")
+"""Names of the compiled modules that projects build, and not those of switches such as use_cuda."""
 _IMPORTERS = 3
 """The most packages that are named as those that import a name."""
 
@@ -47,13 +49,15 @@ def explain_undefined_name(
     """
     caller, name = find_caller(error, shelf), error.fault.name
     if caller is None:
-        return None if error.frames else _explain_optional_import(error, shelf)
+        return None if error.frames else _explain_optional_import(error, shelf) or _explain_unbuilt(error)
     if caller.lookup is not None and not caller.is_remote_code:
         return _explain_left_out(error, caller, versions, shelf)
     if (left_out := _explain_optional_import(error, shelf)) is not None and left_out.package not in _ALWAYS_THERE:
         return left_out
     if caller.package and not caller.is_remote_code:
         return _explain_left_out(error, caller, versions, shelf)
+    if (unbuilt := _explain_unbuilt(error)) is not None:
+        return unbuilt
     component = OwnComponent.MODEL if caller.is_remote_code else OwnComponent.YOUR_CODE
     return _cause(
         error,
@@ -63,6 +67,29 @@ def explain_undefined_name(
         because=f"Line {caller.frame.line} of {caller.file} uses {name}, which it neither defines nor imports by then.",
         fixes=[advise(f"Import or define {name} there; mind its spelling, and branches that leave an import out")],
     )
+
+
+def _explain_unbuilt(error: LoggedError) -> NameCause | None:
+    """The module of a project's own CUDA extension, by its name; `None` for another name."""
+    name = error.fault.name
+    if not _COMPILED.match(name):
+        return None
+    cause = _cause(
+        error,
+        title=f"The CUDA extension {name} was not built, or cannot be imported",
+        kind=IncidentKind.NOT_INSTALLED,
+        component=OwnComponent.EXTENSION,
+        because=f"By its name {name} is the compiled part of a project, whose code imports it in a try and goes on "
+        "without it until it is called.",
+        fixes=[
+            advise(
+                "Build it in this environment: the folder of the project with a setup.py that names it (often "
+                "kernels/, ops/ or csrc/): pip install --no-build-isolation ./FOLDER, with the toolkit of torch's CUDA"
+            ),
+            advise(f"When it was built: python -c 'import torch, {name}' shows why its import fails"),
+        ],
+    )
+    return replace(cause, is_likely=True)
 
 
 def _explain_left_out(
