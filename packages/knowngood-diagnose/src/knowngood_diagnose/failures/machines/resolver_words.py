@@ -273,7 +273,7 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
     if wheel := _LOCAL_FILE.search(text):
         return _describe_file(incident, wheel["file"])
     if build := _OWN_INDEX.search(text):
-        return incident.tell("own-index", **build.groupdict())
+        return incident.tell("own-index", name=build["name"], version=build["version"], build=build["build"])
     stated = _UNSATISFIED.search(text)
     if stated is None:
         return None
@@ -294,14 +294,14 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
         return incident.tell("no-release", name=name)
     newest = there[-1]
     alike = [item for item in there if _first_number(item) >= _first_number(wanted)]
-    return incident.tell(
-        "not-there" if alike else "older-only",
-        name=name,
-        wanted=wanted,
-        there=there[0],
-        newest=newest,
-        asked_for=wanted or "what was asked for",
-        last=", ".join(alike[-4:]),
+    asked_for = wanted or "what was asked for"
+    near = ", ".join(alike[-4:])
+    return (
+        incident.tell(
+            "not-there", name=name, wanted=wanted, there=there[0], newest=newest, asked_for=asked_for, last=near
+        )
+        if alike
+        else incident.tell("older-only", name=name, wanted=wanted, there=there[0], newest=newest, asked_for=asked_for)
     )
 
 

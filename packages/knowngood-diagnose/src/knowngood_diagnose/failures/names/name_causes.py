@@ -609,7 +609,13 @@ def _fixes_of_lost_name(situation: NameSituation) -> Iterator[Fix]:
     """Yield what helps against a name that no release has that was read."""
     package, caller = situation.package, situation.caller_package
     if caller and caller != package:
-        yield advise(f"A newer {caller}, written for {package} {situation.releases[0]} or newer")
+        newer = f"A newer {caller}, written for {package} {situation.releases[0]} or newer"
+        read = situation.shelf.open(caller) if caller in situation.shelf.packages else None
+        yield (
+            Fix(change={caller: f">={read.file.releases[0]}"}, note=newer, cost="an upgrade")
+            if read is not None
+            else advise(newer)  # the index may have another package of that name
+        )
         yield advise(f"Or {package} before {_least_without(situation)}, which may have it: these were not read")
         return
     if situation.caller and situation.caller.is_remote_code:
