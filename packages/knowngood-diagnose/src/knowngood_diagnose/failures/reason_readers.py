@@ -14,6 +14,7 @@ from knowngood_diagnose.failures.machines.compiler_errors import (
     describe_compilation,
     describe_kernel_compilation,
     describe_launcher,
+    describe_newest_compiler,
 )
 from knowngood_diagnose.failures.machines.gpu_errors import (
     describe_bitsandbytes,
@@ -86,6 +87,7 @@ READERS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "missing-library": describe_missing_library,
     "fsdp-dtypes": describe_mixed_dtypes,
     "nccl": describe_nccl,
+    "newest-compiler": describe_newest_compiler,
     "own-call": describe_own_call,
     "place": describe_place,
     "port": describe_port,

@@ -104,8 +104,7 @@ def test_a_log_without_a_sign_of_health_is_not_called_healthy(ask, log):
 @pytest.mark.parametrize(
     "line",
     [
-        "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)",
-        "No devices were found",
+        "NVRM: nvidia_probe: the card at 0000:01:00.0 is in use by another driver",
         "0/3 nodes are available: 3 node(s) were unreachable.",
     ],
 )

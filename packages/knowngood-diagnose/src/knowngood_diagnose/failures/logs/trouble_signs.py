@@ -37,14 +37,16 @@ _NO_SIGN = lazy_pattern(
     r"|\b(?:ignor|skipp|retry|resum|recover|autotun)\w*\b|\bonly a warning\b"
     r"|\busing the (?:latest )?cached\b|\bharmless\b|\bsucce(?:ss|eded)"
     r"|\bunable to register \w+ factory\b|\bunable to initialize backend '|\bcannot dlopen some gpu libraries\b"
-    r"|\bcould not find (?:cuda drivers|tensorrt)\b",
+    r"|\bcould not find (?:cuda drivers|tensorrt)\b|\bNET/Plugin\b.{0,80}\blibnccl-net",
     re.IGNORECASE,
 )
 """Words beside which a sign is none: a measure called error, a count of none, what the program dealt with, and what
-TensorFlow (a factory that is registered twice, a GPU that it lacks) and JAX (other back ends) say where all is well.
+TensorFlow (a factory that is registered twice, a GPU that it lacks), JAX (other back ends) and NCCL (no plugin of a
+vendor's network) say where all is well.
 """
 _LOSS = lazy_pattern(
-    r"\b(?:(?:train|training|eval|val|test)_)?loss['\"]?(?: is|\]|\)|:|[ \t]{0,40}=)?[ \t]{0,40}"
+    r"(?<![^\W_])loss(?:_\w{1,30}| (?:train|training|eval|val|test)\b(?: \(\w{1,20}\))?)?"
+    r"['\"]?(?: is|\]|\)|:|[ \t]{0,40}=)?[ \t]{0,40}"
     r"['\"]?(?:tensor\()?-?\d+(?:\.\d|e-\d)",
     re.IGNORECASE,
 )
@@ -126,15 +128,18 @@ def _tells_of_trouble(line: str) -> bool:
 _WARNING = lazy_pattern(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\s*(?:\[rank\d+\]:)?\[?W\d{0,4} |: W tensorflow|\bwarnings\.warn\("
     r"|some optimizations will not be enabled|Error caught was:|compiled using NumPy 1\.x|_ARRAY_API not found"
-    r"|Could not load library lib(?:nvrtc|cudnn)"
+    r"|Could not load library lib(?:nvrtc|cudnn)(?!.*\bsymbol\b)"
     r"|\bfall(?:s|ing)?[ -]?back\b|^CUDA extension not installed|^Cannot import \S.* module for custom nodes:"
 )
 """Lines with which a program says that it goes on without something."""
 _GOES_ON = lazy_pattern(
     r"some optimizations will not be enabled|Error caught was:|Failed to initialize NumPy: No module"
-    r"|Could not load library libnvrtc"
+    r"|Could not load library libnvrtc|errno: 97 - Address family not supported by protocol"
 )
-"""Lines after which a program always goes on: they are no failure unless a later error names the same thing."""
+"""Lines after which a program always goes on: they are no failure unless a later error names the same thing.
+
+Errno 97 is torch's first attempt by IPv6, on a machine without it; the next one is by IPv4.
+"""
 _ERROR_CLASS = lazy_pattern(r"^(?:[\w.]+\.)?(?P<name>(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Failure))(?::|$)")
 _STOPPED = frozenset(("KeyboardInterrupt", "SystemExit", "Exit", "CancelledError", "BrokenPipeError"))
 """Errors that say nothing of why a program ended."""

@@ -358,3 +358,12 @@ def _describe_shapes(incident: Incident, call: str, text: str) -> Incident:
 
 def _describe_flex(incident: Incident, shown: str) -> Incident:
     return incident.tell("flex", shown=shown)
+
+
+_NEWEST_GCC = lazy_pattern(r"gcc versions later than (?P<newest>\d{1,2})\b")
+
+
+def describe_newest_compiler(incident: Incident, error: LastError) -> Incident | None:
+    """With the g++ that this nvcc takes at most, by its own words; `None` where it names none."""
+    stated = _NEWEST_GCC.search(error.log_end.decode("utf-8", "replace"))
+    return incident.tell("newest", newest=stated["newest"]) if stated is not None else None

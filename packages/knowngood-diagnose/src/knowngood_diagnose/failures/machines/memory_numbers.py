@@ -136,12 +136,14 @@ def _describe_filling(incident: Incident, error: LastError) -> Incident | None:
     stage = _find_stage(error.frames)
     if numbers is not None and numbers.total:
         stated = f"{_show(numbers.wanted)} were asked for, and {_show(numbers.free)} of {_show(numbers.total)} are free"
+        if numbers.wanted > numbers.total - _CONTEXT:
+            return _describe_one_piece(incident, numbers, stage, stated)
         if numbers.others > max(2.0, _MUCH * numbers.total):
             return _describe_others(incident, numbers, stated)
-        if numbers.unused >= numbers.wanted and numbers.unused > _SOME * numbers.total:
+        # Windows lends memory of the machine: what is reserved beyond the GPU is no proof of pieces.
+        is_lent = numbers.allocated + numbers.unused > numbers.total
+        if not is_lent and numbers.unused >= numbers.wanted and numbers.unused > _SOME * numbers.total:
             return _describe_pieces(incident, numbers, stated)
-        if numbers.wanted > numbers.total:
-            return _describe_one_piece(incident, numbers, stage, stated)
     else:
         stated = ""
     if stage is None and numbers is not None and numbers.total:

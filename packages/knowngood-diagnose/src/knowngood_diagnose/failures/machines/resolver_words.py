@@ -60,6 +60,12 @@ _UNSATISFIED = lazy_pattern(
     r"-]+\])?(?P<range>[^\n(]{0,80}?)"
     r" ?(?:\(from [^()\n]*(?:\([^()\n]*\)[^()\n]*)*\) )?\(from versions: (?P<there>[^()\n]{1,20000})\)"
 )
+_OWN_INDEX = lazy_pattern(
+    r"(?:satisfies the requirement|matching distribution found for) (?P<name>torch(?:vision|audio)?)"
+    r"==(?P<version>\d[\d.]*)\+(?P<build>cu\d+|cpu|rocm[\d.]+)\b"
+)
+"""A build of torch's that PyPI has not: its version names the folder of torch's own index."""
+_FIRST_NUMBER = lazy_pattern(r"(?:==)?(?P<major>\d+)")
 _OTHER_PYTHON = lazy_pattern(
     r"Ignored the following versions that require a different python version: (?P<versions>[^\n]{1,4000})"
 )
@@ -266,6 +272,8 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
     text = error.log_end.decode("utf-8", "replace")
     if wheel := _LOCAL_FILE.search(text):
         return _describe_file(incident, wheel["file"])
+    if build := _OWN_INDEX.search(text):
+        return incident.tell("own-index", name=build["name"], version=build["version"], build=build["build"])
     stated = _UNSATISFIED.search(text)
     if stated is None:
         return None
@@ -285,15 +293,22 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
     if there == ["none"]:
         return incident.tell("no-release", name=name)
     newest = there[-1]
-    return incident.tell(
-        "not-there",
-        name=name,
-        wanted=wanted,
-        there=there[0],
-        newest=newest,
-        asked_for=wanted or "what was asked for",
-        last=", ".join(there[-4:]),
+    alike = [item for item in there if _first_number(item) >= _first_number(wanted)]
+    asked_for = wanted or "what was asked for"
+    near = ", ".join(alike[-4:])
+    return (
+        incident.tell(
+            "not-there", name=name, wanted=wanted, there=there[0], newest=newest, asked_for=asked_for, last=near
+        )
+        if alike
+        else incident.tell("older-only", name=name, wanted=wanted, there=there[0], newest=newest, asked_for=asked_for)
     )
+
+
+def _first_number(version: str) -> int:
+    """Return the first number of a version or an exact demand; 0 for any other text."""
+    first = _FIRST_NUMBER.match(version)
+    return int(first["major"]) if first else 0
 
 
 def _has(wanted: str, versions: str) -> bool:

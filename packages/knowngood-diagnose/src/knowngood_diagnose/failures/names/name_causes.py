@@ -10,6 +10,8 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.logs.logged_errors import CodeFrame, FaultKind, LoggedError
 from knowngood_diagnose.failures.names.missing_packages import (
@@ -354,7 +356,9 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
             "development version, or for another package whose module has the same name."
         )
         fixes = list(_fixes_of_lost_name(situation))
-    title = f"No release of {package} since {oldest} has {place.what}"
+    least = _least_without(situation)
+    stated = f", nor has {least}, which the log states" if least != oldest else ""
+    title = f"No release of {package} since {oldest} has {place.what}{stated}"
     component = situation.caller_package or (package if not near else OwnComponent.YOUR_CODE)
     if fault.kind in _OF_MODELS or (is_model_type and not near):
         component = OwnComponent.MODEL
@@ -393,12 +397,26 @@ def _describe_own_of_model(kind: FaultKind) -> tuple[str, list[Fix]]:
     )
 
 
+def _least_without(situation: NameSituation) -> str:
+    """Return the oldest release that lacks the name: the log's own, where it is older than all that were read."""
+    oldest, stated = situation.releases[0], situation.version
+    return stated if stated and Version(stated) < Version(oldest) else oldest
+
+
 def _fixes_of_lost_name(situation: NameSituation) -> Iterator[Fix]:
     """Yield what helps against a name that no release has that was read."""
     package, caller = situation.package, situation.caller_package
     if caller and caller != package:
-        yield advise(f"A newer {caller}, written for {package} {situation.releases[0]} or newer")
-    elif situation.caller and situation.caller.is_remote_code:
+        newer = f"A newer {caller}, written for {package} {situation.releases[0]} or newer"
+        read = situation.shelf.open(caller) if caller in situation.shelf.packages else None
+        yield (
+            Fix(change={caller: f">={read.file.releases[0]}"}, note=newer, cost="an upgrade")
+            if read is not None
+            else advise(newer)  # the index may have another package of that name
+        )
+        yield advise(f"Or {package} before {_least_without(situation)}, which may have it: these were not read")
+        return
+    if situation.caller and situation.caller.is_remote_code:
         yield advise("A newer revision of the model's code")
-    yield Fix(change={package: f"<{situation.releases[0]}"}, note="may have it; these were not read", cost="a pin")
+    yield Fix(change={package: f"<{_least_without(situation)}"}, note="may have it; these were not read", cost="a pin")
     yield advise(f"Install the {package} that the code's own instructions name")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.logs.logged_errors import FaultKind
 from knowngood_diagnose.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
 from knowngood_diagnose.failures.names.name_situation import (
@@ -24,17 +26,20 @@ if TYPE_CHECKING:
     from knowngood_diagnose.failures.logs.logged_errors import LoggedError
     from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
 
+_COMPILED = lazy_pattern(r"^(?!(?:is|has|use|no|with|on|to|of|have|want|need)_)[a-z]\w*_cuda(?:_[a-z]\w*)?$")
+"""Names of the compiled modules that projects build, and not those of switches such as use_cuda."""
+
 
 def explain_undefined_name(
     error: LoggedError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> NameCause | None:
     """A `NameError`: in a package, mostly an import that it leaves out where another package is not installed.
 
-    `None` without a traceback, which alone says whose file it is.
+    Without a traceback, which alone says whose file it is, only a compiled module is known by its name.
     """
     caller, name = find_caller(error, shelf), error.fault.name
     if caller is None:
-        return None
+        return None if error.frames else _explain_unbuilt(error)
     missing = _find_left_out(error, caller, shelf) if caller.lookup is not None and not caller.is_remote_code else ""
     running = {shelf.owner(frame.installed[0]) for frame in error.frames if frame.installed}
     if missing and not (missing in versions or missing in running or missing == "transformers"):
@@ -53,7 +58,7 @@ def explain_undefined_name(
         )
     where = f"{caller.file}, line {caller.frame.line}"
     if caller.is_remote_code or not caller.package:
-        return _cause(
+        return _explain_unbuilt(error) or _cause(
             error,
             title=f"{where}, uses the name {name} and does not define it",
             kind=IncidentKind.API_UNKNOWN,
@@ -73,6 +78,29 @@ def explain_undefined_name(
             advise("Warnings above in the log may name the import that failed"),
         ],
     )
+
+
+def _explain_unbuilt(error: LoggedError) -> NameCause | None:
+    """The module of a project's own CUDA extension, by its name; `None` for another name."""
+    name = error.fault.name
+    if not _COMPILED.match(name):
+        return None
+    cause = _cause(
+        error,
+        title=f"The CUDA extension {name} was not built, or cannot be imported",
+        kind=IncidentKind.NOT_INSTALLED,
+        component=OwnComponent.EXTENSION,
+        because=f"By its name {name} is the compiled part of a project, whose code imports it in a try and goes on "
+        "without it until it is called.",
+        fixes=[
+            advise(
+                "Build it in this environment: the folder of the project with a setup.py that names it (often "
+                "kernels/, ops/ or csrc/): pip install --no-build-isolation ./FOLDER, with the toolkit of torch's CUDA"
+            ),
+            advise(f"When it was built: python -c 'import torch, {name}' shows why its import fails"),
+        ],
+    )
+    return replace(cause, is_likely=True)
 
 
 def _find_left_out(error: LoggedError, caller: NameCaller, shelf: AtlasShelf) -> str:
