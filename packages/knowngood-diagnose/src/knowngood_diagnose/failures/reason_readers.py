@@ -41,23 +41,6 @@ from knowngood_diagnose.failures.machines.resolver_words import (
     describe_unbuilt,
     describe_unsatisfied,
 )
-from knowngood_diagnose.failures.reasons.checkpoint_weights import describe_prefix, describe_weight_shapes
-from knowngood_diagnose.failures.reasons.read_files import describe_load_key, describe_place
-from knowngood_diagnose.failures.reasons.refused_settings import (
-    describe_accelerate_key,
-    describe_architecture,
-    describe_batch,
-    describe_choice,
-    describe_own_call,
-)
-from knowngood_diagnose.failures.reasons.refused_values import (
-    describe_fields,
-    describe_invoked,
-    describe_mixed_dtypes,
-    describe_port,
-    describe_shared_memory,
-    describe_toolkit_path,
-)
 from knowngood_facts.compat.incident import GUESS, IncidentTrait
 
 if TYPE_CHECKING:
@@ -67,40 +50,25 @@ if TYPE_CHECKING:
     from knowngood_facts.compat.incident import Incident
 
 READERS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
-    "accelerate-key": describe_accelerate_key,
-    "architecture": describe_architecture,
-    "batch": describe_batch,
     "bitsandbytes": describe_bitsandbytes,
-    "choice": describe_choice,
     "clash": describe_clash,
     "compilation": describe_compilation,
     "crash": describe_crash,
     "disabled-backends": describe_disabled_backends,
     "duplicate": describe_duplicate,
-    "fields": describe_fields,
-    "invoked": describe_invoked,
     "kernel-compilation": describe_kernel_compilation,
     "kernel-owner": describe_kernel_owner,
     "launcher": describe_launcher,
-    "load-key": describe_load_key,
     "memory": describe_memory,
     "missing-library": describe_missing_library,
-    "fsdp-dtypes": describe_mixed_dtypes,
     "nccl": describe_nccl,
     "newest-compiler": describe_newest_compiler,
-    "own-call": describe_own_call,
-    "place": describe_place,
-    "port": describe_port,
-    "prefix": describe_prefix,
     "refusals": describe_refusals,
     "resolution": describe_resolution,
-    "shared-memory": describe_shared_memory,
     "timeout": describe_timeout,
-    "toolkit-path": describe_toolkit_path,
     "unbuilt": describe_unbuilt,
     "unreached": describe_unreached,
     "unsatisfied": describe_unsatisfied,
-    "weight-shapes": describe_weight_shapes,
     "without-cuda": describe_without_cuda,
     "xformers": describe_xformers,
 }

@@ -204,11 +204,6 @@ STANDARD = (
     "/x/site-packages/torch/include/ATen/ATen.h:4:2: error: #error C++17 or later compatible compiler is required to "
     f"use ATen.\n{LINK.partition(chr(10))[2]}"
 )
-ACCUMULATED = (
-    "torchrun --nproc_per_node=8 train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 4\n"
-    "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-    "gradient_acc_step * world_size 256 != 8 * 1 * 8\n"
-)
 ONE_GPU = (
     "$ vllm serve /path/to/model --data-parallel-size 2\n"
     "myhost:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 53000\n"
@@ -226,7 +221,6 @@ CASES = {
     "an nvcc that is too old": (ARCHITECTURE, "cuda", "does not know this GPU"),
     "no room for the cache": (CACHE_SIZE, "gpu-memory", "cache of keys and values"),
     "an older C++": (STANDARD, "compiler", "C++17 or later"),
-    "an accumulation that did not arrive": (ACCUMULATED, "your-code", "accumulates 1 step, and the command says 4"),
     "the backward pass": (BACKWARD, "gpu-memory", "backward pass"),
     "a compiler that was killed": (KILLED, "host-memory", "killed while it built"),
     "an older sysroot": (SYSROOT, "glibc", "GLIBC_2.27"),

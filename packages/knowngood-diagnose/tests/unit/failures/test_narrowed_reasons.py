@@ -21,55 +21,19 @@ SHAPES = (
     "copying a param with shape torch.Size([{}]) from checkpoint, the shape in current model is torch.Size([{}]).\n"
 )
 CASES = {
-    "model-divided": (
-        LOAD + "proj.weight: " + SHAPES.format("4096, 4096", "0"),
-        ("your-code", "sure", "ZeRO-3", "GatheredParameters"),
-    ),
     "file-empty": (
         LOAD + "proj.weight: " + SHAPES.format("0", "4096, 4096"),
         ("deepspeed", "sure", "empty", "zero_to_fp32"),
-    ),
-    "adapter-rank": (
-        LOAD + "q_proj.lora_A.default.weight: " + SHAPES.format("16, 4096", "8, 4096"),
-        ("model", "sure", "rank", "adapter_config"),
-    ),
-    "vocabulary": (
-        LOAD + "model.embed_tokens.weight: " + SHAPES.format("32001, 4096", "32000, 4096"),
-        ("model", "sure", "32001", "resize_token_embeddings"),
-    ),
-    "head": (
-        LOAD + "classifier.weight: " + SHAPES.format("5, 768", "2, 768"),
-        ("model", "sure", "5 outputs", "num_labels"),
     ),
     "shapes-open": (
         OWN + "    y = a + b\nRuntimeError: The size of tensor a (3) must match the size of tensor b (4) at "
         "non-singleton dimension 1\n",
         ("your-code", "likely", "shapes", "configuration"),
     ),
-    "none-passed": (
-        OWN + "    dist.init_process_group('nccl', init_method=url)\nTypeError: __init__(): incompatible constructor "
-        "arguments. The following argument types are supported:\n    1. torch.distributed.TCPStore(arg0: str, "
-        "arg1: int)\n\nInvoked with: None, 8000\n",
-        ("your-code", "sure", "address of the first process", "127.0.0.1"),
-    ),
     "other-release": (
         OWN + "TypeError: causal_conv1d_fwd(): incompatible function arguments. The following argument types are "
         "supported:\n    1. (arg0: torch.Tensor, arg1: bool) -> torch.Tensor\n\nInvoked with: tensor([1.])\n",
         ("a compiled extension", "likely", "other arguments", "release"),
-    ),
-    "processes": (
-        OWN + "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-        "gradient_acc_step * world_size 256 != 4 * 8 * 1\n",
-        ("your-code", "sure", "counts 1 process, and its batch size is that of 8", "torchrun"),
-    ),
-    "safetensors": (
-        OWN + "_pickle.UnpicklingError: invalid load key, '\\xec'.\n",
-        ("model", "likely", "safetensors", "load_file"),
-    ),
-    "tokenizer-folder": (
-        OWN + "OSError: Can't load tokenizer for '/out/merged'. If you were trying to load it from "
-        "'https://huggingface.co/models', make sure you don't have a local directory with the same name.\n",
-        ("model", "sure", "no files of a tokenizer", "copy"),
     ),
     "pre-release": (
         "torch                     2.1.0a0+b5021ba\n"
