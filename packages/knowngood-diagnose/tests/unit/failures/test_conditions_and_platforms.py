@@ -18,13 +18,6 @@ CASES = {
         "***** eval metrics *****\n  epoch       =   5.0\n  eval_loss               =        nan\n",
         ("your-code", "not a number", "bf16"),
     ),
-    "a tokenizer of the model's own code": (
-        BEGIN
-        + '  File "/x/site-packages/transformers/models/auto/tokenization_auto.py", line 724, in from_pretrained\n'
-        + "    raise ValueError(\n"
-        + "ValueError: Tokenizer class QWenTokenizer does not exist or is not currently imported.\n",
-        ("model", "QWenTokenizer", "trust_remote_code=True"),
-    ),
     "a bitsandbytes without Windows": (
         (
             "CUDA SETUP: Loading binary h:\\envs\\a\\lib\\site-packages\\bitsandbytes\\libbitsandbytes_cuda118.so...\n"

@@ -23,13 +23,6 @@ CASES = {
         f"({PACKAGES}/peft/mapping.py)\n",
         ("peft", "sure", "two releases", "Reinstall"),
     ),
-    "a number in quotes": (
-        (
-            "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n"
-            "- ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8\n"
-        ),
-        ("your-code", "sure", 'is the text "8"', "without quotes"),
-    ),
     "a log that ends at the line that raises": (
         frame(f"{PACKAGES}/torch/amp/grad_scaler.py", 212, "_unscale_grads_", "x = 1").replace("    x = 1\n", "")
         + '    raise ValueError("Attempting to unscale FP16 gradients.")\n',
