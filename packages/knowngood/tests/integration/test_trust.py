@@ -13,6 +13,8 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import registry_server
@@ -60,7 +62,7 @@ def push(world: World, tag: str, env: list[str] | None = None) -> RegistryManife
     return test_signatures.push(world, tag, env or (), signed=True)
 
 
-def put_index(world: World, entries: list[tuple[HostArchitecture, RegistryManifest]]) -> str:
+def put_index(world: World, entries: list[tuple[Any, RegistryManifest]]) -> str:
     """Put an index with these images under the alias, whatever it lists, and return its digest."""
     manifests = [
         image.descriptor.document() | {"platform": {"architecture": host.debian, "os": "linux"}}
@@ -116,6 +118,13 @@ def attack_twice(twins, genuine):
     put_index(twins[X86], [(X86, forged), (X86, genuine[X86])])
 
 
+def attack_unknown_platform(twins, genuine):
+    """A client on such a host would take what nobody judges."""
+    forged = test_signatures.push(twins[X86], "forged", EVIL)
+    other = SimpleNamespace(debian="riscv64")
+    put_index(twins[X86], [(X86, genuine[X86]), (ARM, genuine[ARM]), (other, forged)])
+
+
 def attack_beside(twins, genuine):
     forged = test_signatures.push(twins[ARM], "forged", EVIL)
     put_index(twins[X86], [(X86, genuine[X86]), (ARM, forged)])
@@ -157,6 +166,7 @@ class Answers:
 ATTACKS: dict[Callable[..., None], Answers] = {
     attack_unsigned_index: Answers(problem="the registry has no signature of it", x86=0, arm=1),
     attack_twice: Answers(problem="lists two images for x86-64", x86=1, arm=1),
+    attack_unknown_platform: Answers(problem="for which there are no cells", x86=0, arm=0),
     attack_beside: Answers(problem="the registry has no signature of it", x86=0, arm=1),
     attack_other_cell: Answers(problem="is labelled as sm90-", x86=0, arm=0),
     attack_older: Answers(problem="is of the lock sha256:000000", x86=1, arm=0),
