@@ -46,6 +46,8 @@ class StartError(BaseException):
 @pytest.fixture
 def starts(monkeypatch, tmp_path):
     """A machine without a GPU, an engine with every image; gives the program's words and environment."""
+    # A program that would begin here has these by default; the next test's closed pipe would kill this process.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: NvidiaState(problem="no library"))
@@ -63,7 +65,9 @@ def starts(monkeypatch, tmp_path):
     client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: []), api=networks)
     monkeypatch.setattr(container_engine, "docker_client", lambda _: contextlib.nullcontext(client))
     monkeypatch.setattr(run_guard, "start_watcher", lambda remove, _: calls.append(remove))
-    return calls
+    yield calls
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def start(*words):
@@ -72,13 +76,8 @@ def start(*words):
 
 
 def test_it_becomes_docker_with_the_program(starts, capsys):
-    before = {number: signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
-    try:
-        start("--gpu", "H100", "--", "python", "train.py", "--json", "--gpu", "9" * 200, "--")
-        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    start("--gpu", "H100", "--", "python", "train.py", "--json", "--gpu", "9" * 200, "--")
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
     [remove, (path, argv, environ)] = starts
     assert remove[:-1] == [*ENGINE.docker, "rm", "--force", "--volumes"]
     assert argv[argv.index("--name") + 1] == remove[-1]
@@ -302,6 +301,7 @@ def test_a_cell_that_what_is_wanted_does_not_go_with_gives_way_to_the_next(monke
     assert "no cell of matrix.yaml can be had for this:\nthe newest trl" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("starts")
 def test_packages_that_nothing_is_known_of_take_one_line(monkeypatch, capsys):
     names = ["jupyterlab", *(f"part{number}" for number in range(40))]
