@@ -147,6 +147,8 @@ def test_a_command_of_every_tool_can_be_copied_without_tls(page, site):
         "knowngood",
         "docker",
         "podman",
+        "Compose",
+        "VS Code",
         "Apptainer",
         "Slurm",
         "Kubernetes",
