@@ -142,9 +142,9 @@ def test_a_full_disk_in_a_pull_is_said_and_the_next_one_goes_on(private, base, s
     with fill.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(fill.parent).free - (20 << 20))
     with pytest.raises(MissingError, match="the disk is full"):
-        image_store.pull_image(private, repository, image.digest, None)
+        image_store.pull_image(private, repository, image.digest, None, 1, print)
     fill.unlink()
-    assert image_store.pull_image(private, repository, image.digest, None) == image.digest
+    assert image_store.pull_image(private, repository, image.digest, None, 1, print) == image.digest
 
 
 def test_an_engine_that_dies_is_said_and_the_next_build_goes_on(private, base, tmp_path):
