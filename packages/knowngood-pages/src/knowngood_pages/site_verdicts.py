@@ -18,7 +18,7 @@ from knowngood.core.cell import Cell
 from knowngood_facts.compat.factbook import DRIVERS
 from knowngood_facts.compat.matrix_cells import PublishedCells
 from knowngood_facts.compat.universe import Universe
-from knowngood_pages.site_questions import GpuAnswers, GpuCells, SiteQuestion, is_of_release
+from knowngood_pages.site_questions import GpuAnswers, GpuCells, SiteQuestion
 
 if TYPE_CHECKING:
     from knowngood_facts.compat.pick_answer import DemandClash, PickAnswer
@@ -118,8 +118,8 @@ class GpuAnswerTable:
         if not pin:
             return releases
         name, _, version = pin.partition("==")
-        versions = {cell.transformers for cell in self.published.cells if cell.framework_pin == (name, version)}
-        return [release for release in releases if any(is_of_release(text, release) for text in versions)]
+        versions = [cell.transformers for cell in self.published.cells if cell.framework_pin == (name, version)]
+        return [release for release in releases if any(f"{text}.".startswith(f"{release}.") for text in versions)]
 
     def _row(self, setting: str, releases: Iterable[str], pin: str) -> list[int]:
         every = list_drivers(self.universe)

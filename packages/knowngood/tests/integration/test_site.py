@@ -19,6 +19,7 @@ from conftest import ROOT
 from knowngood.project import checkout
 from knowngood_facts.compat.rule_files import load_incidents
 from knowngood_pages import browser_program, site_build, site_files, site_pages
+from knowngood_pages.run_commands import ImageOrigin, list_run_commands
 
 pytestmark = pytest.mark.integration
 
@@ -143,17 +144,7 @@ def test_a_command_of_every_tool_can_be_copied_without_tls(page, site):
         "document.addEventListener('copy', () => { globalThis.copied = String(document.activeElement.value); })"
     )
     tabs = page.locator('#answer article.card >> nth=0 >> [role="tab"]')
-    assert tabs.all_inner_texts() == [
-        "knowngood",
-        "docker",
-        "podman",
-        "Compose",
-        "VS Code",
-        "Apptainer",
-        "Slurm",
-        "Kubernetes",
-        "requirements",
-    ]
+    assert tabs.all_inner_texts() == [item.tool for item in list_run_commands(ImageOrigin.BUILT_HERE)]
     tabs.nth(0).focus()
     for place in range(tabs.count()):
         panel = page.locator('#answer article.card >> nth=0 >> [role="tabpanel"]:visible')

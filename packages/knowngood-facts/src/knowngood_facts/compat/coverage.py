@@ -258,7 +258,8 @@ def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> 
     named = {package.name for package in placement.packages if package.explicit} & listed
     for caller in sorted(listed):
         table = universe.broken_uses(caller)
-        for callee in sorted(named - {*(table.callees if table else ())}) if caller in named else ():
+        beside = named.difference([] if table is None else table.callees) if caller in named else ()
+        for callee in sorted(beside):
             pair = (caller, versions[caller]), (callee, versions[callee])
             if _is_used_newer(universe, *pair) and not is_helper(universe, callee):
                 because = f"{callee} {versions[callee]} came out long after it, so an import of its names may fail"

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 _DEPTH = 12
 """How many imports or base classes are followed one after another."""
 
-_FEW = 8
-"""So many names are searched among the exports one by one before all of them are read."""
-
 _STANDARD_SINCE = 4
 """The reader that keeps imports of the standard library; a file that an older one began lacks some of them."""
 
