@@ -499,7 +499,7 @@ def versions(package: str) -> list[str]:
     ),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=600)
 def test_check_agrees_with_an_oracle(cell: dict[str, str], pinned: bool):
     # Else nearly every cell is broken by triton. Where torch requires none (2.5 on Python 3.13), incidents may know
     # that a release of it does not go with this torch.
@@ -538,7 +538,7 @@ def queries(draw: st.DrawFn) -> Query:
 
 
 @given(queries())
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=150)
 def test_every_suggestion_comes_out_compatible(query: Query):
     try:
         result = check_query(KNOWN.universe, query, KNOWN.published)

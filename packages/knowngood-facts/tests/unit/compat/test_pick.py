@@ -208,7 +208,7 @@ def without(query: dict[str, Any], demand: str) -> dict[str, Any]:
 
 @given(requests())
 @example({"packages": {"torch": ">=2.0.0", "triton": "==3.7.0"}, "driver": "470.10"})  # torch>=2.0.0 means every torch
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=120)
 def test_picked_cells_are_valid_and_conflicts_minimal(query: dict[str, Any]):
     picked = pick_cells(KNOWN.universe, query_from_document(query), KNOWN.published)
     for choice in picked.choices:
@@ -239,7 +239,7 @@ def demands_of(query: dict[str, Any]) -> list[str]:
 
 @given(requests())
 @example({"packages": {}, "gpu": "sm_89", "driver": "470.10"})  # sm_87 is near, and its hosts are of Arm
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 def test_a_relaxation_opens_a_solution(query: dict[str, Any]):
     picked = pick_cells(KNOWN.universe, query_from_document(query), KNOWN.published)
     for clash in picked.conflict:
