@@ -106,7 +106,8 @@ def _describe() -> dict[str, Any]:
 def _find_missing(point: Point) -> str | None:
     """Return the module that a point needs and that is not there."""
     setting = SETTINGS.get(point.setting)
-    needed = [setting and setting.module, "peft" if point.tuned else None, "accelerate" if point.loop else None]
+    loops = {"": None, "trainer": "accelerate"}
+    needed = [setting and setting.module, "peft" if point.tuned else None, loops.get(point.loop, point.loop)]
     for module in filter(None, needed):
         try:
             present = importlib.util.find_spec(module) is not None
@@ -128,7 +129,7 @@ def _run_trial(what: str, variables: dict[str, str], seconds: float) -> dict[str
     others = nvml.processes()  # this process has none on the card
     clock = time.monotonic()
     try:
-        done = _start(["-m", "speed_tests.trial", what], variables, seconds)
+        done = _start([*_words(what), what], variables, seconds)
     except subprocess.TimeoutExpired:
         return {"outcome": NOT_RUN, "reason": f"it did not end within {seconds:.0f} s"}
     lines = done.stdout.strip().splitlines()
@@ -142,6 +143,13 @@ def _run_trial(what: str, variables: dict[str, str], seconds: float) -> dict[str
     if others and result["outcome"] == PASS:
         result["faults"].append("another process was on the card before")
     return {**result, "seconds": round(time.monotonic() - clock, 1)}
+
+
+def _words(what: str) -> list[str]:
+    """Return how Python starts a trial; unsloth patches what is imported after it."""
+    if "unsloth" not in what.split("/"):
+        return ["-m", "speed_tests.trial"]
+    return ["-c", "import unsloth, runpy; runpy.run_module('speed_tests.trial', run_name='__main__')"]
 
 
 def _start(words: list[str], variables: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:

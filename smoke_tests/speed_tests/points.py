@@ -13,10 +13,12 @@ WORDS = {
     "weights": ("", "fp32-weights"),
     "tuned": ("", "lora"),
     "mask": ("", "causal"),
-    "loop": ("", "trainer"),
+    "loop": ("", "trainer", "trl", "unsloth"),
     "cache": ("", "warm"),
 }
 """Field of a point -> its values, the default first."""
+TRAINERS = ("trl", "unsloth")
+"""The loops that compile by an option of their own, lay out rows by themselves and have a loss of their own."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Point:
     weights: str = ""  # bf16, or fp32 under autocast
     tuned: str = ""  # all weights, or adapters beside them
     mask: str = ""  # what transformers makes, or none at all: the kernel's own causal one
-    loop: str = ""  # the plain loop of this suite, or that of transformers' Trainer with its defaults
+    loop: str = ""  # the plain loop of this suite, or that of a trainer with its defaults
     cache: str = ""  # kernels are compiled into an empty folder, or taken from that of the same point before
 
     def __str__(self) -> str:
@@ -59,7 +61,10 @@ def parse_point(text: str) -> Point:
     unknown = [word for word in words if word not in named]
     if unknown:
         raise ValueError(f"{text!r}: {unknown[0]!r} is none of {', '.join(named)}")
-    return Point(shape, setting, int(length), int(rows), **{named[word]: word for word in words})
+    point = Point(shape, setting, int(length), int(rows), **{named[word]: word for word in words})
+    if point.loop in TRAINERS and (point.loss or point.mask or point.layout != "dense"):
+        raise ValueError(f"{text!r}: {point.loop} lays out rows by itself and has a loss of its own")
+    return point
 
 
 _REFERENCE = "qwen2.5-1.5b"
@@ -103,6 +108,8 @@ PLANS = {
         "qwen3-30b-a3b-6-layers/sdpa/4096x2",
         "qwen3-30b-a3b-6-layers/fa2/4096x2",
     ),
+    "trl": tuple(f"{_REFERENCE}/sdpa/4096x2/{way}trl" for way in ("", "checkpointing/", "compiled/")),
+    "unsloth": tuple(f"{_REFERENCE}/sdpa/4096x2/{way}unsloth" for way in ("", "checkpointing/", "checkpointing/lora/")),
     "node": (f"{_REFERENCE}/sdpa/4096x2",),
     "tiny": ("tiny/sdpa/128x2", "tiny/eager/128x2", "tiny/sdpa/128x2/chunked", "tiny/sdpa/128x2/packed"),
 }

@@ -17,9 +17,9 @@ import torch
 from smoke_tests import outcomes, profiling
 from smoke_tests.settings import FLASH, SETTINGS, families_in, kernel_fault
 from smoke_tests.training import backend, device_here
-from speed_tests import card, shapes
+from speed_tests import card, loops, shapes
 from speed_tests.losses import LossModel
-from speed_tests.points import Point, parse_point
+from speed_tests.points import TRAINERS, Point, parse_point
 
 WARM_UP, ROUNDS = 3, 5
 ROUND_SECONDS = 1.0
@@ -69,11 +69,13 @@ def measure_point(point: Point) -> dict[str, Any]:
                 model.enable_input_require_grads()
         batch, lengths = make_batch(point, model.config.vocab_size, device)
         operations = shapes.count_operations(model, lengths)
-        trained = LossModel(model, point.loss, point.compiled)
+        if point.loop == "unsloth":
+            model = loops.load_with_unsloth(model, point)
+        trained = LossModel(model, point.loss, "" if point.loop in TRAINERS else point.compiled)
         run = _Rounds(device)
-        (_train_with_trainer if point.loop else _train)(point, trained, batch, run)
+        loops.train(point, trained, batch, run)
         with profiling.watched(device) as names:
-            _forward_backward(point, trained, batch)
+            loops.forward_backward(point, trained, batch)
     fault = kernel_fault(setting, names, on_gpu=device.type == "cuda")
     step = statistics.median(run.steps)
     faults = card.find_faults(run.watched) + ([f"another kernel ran: {fault}"] if fault else [])
@@ -149,68 +151,6 @@ class _Rounds:
         profiling.synchronize(self._device)
         before, self._mark = self._mark, time.perf_counter()
         return self._mark - before
-
-
-def _forward_backward(point: Point, trained: Any, batch: dict[str, Any]) -> torch.Tensor:
-    kind = batch["input_ids"].device.type
-    with torch.autocast(kind, dtype=torch.bfloat16, enabled=bool(point.weights)):
-        loss: torch.Tensor = trained(**batch)["loss"]
-    loss.backward()
-    return loss.detach()
-
-
-def _train(point: Point, trained: Any, batch: dict[str, Any], run: _Rounds) -> None:
-    """Take steps in a loop without anything else in it."""
-    options = {"foreach": True} if point.optimizer else {"fused": True}
-    parameters = [weight for weight in trained.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-5, **options)
-    run.begin()
-    while not run.done:
-        loss = _forward_backward(point, trained, batch)
-        optimizer.step()
-        optimizer.zero_grad()
-        run.end_step(loss)
-
-
-def _train_with_trainer(point: Point, trained: Any, batch: dict[str, Any], run: _Rounds) -> None:
-    """Take steps in the loop of transformers' Trainer, with its defaults: it clips gradients and reads each batch."""
-    import tempfile
-
-    import transformers
-
-    class Ends(transformers.TrainerCallback):
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            run.begin()
-
-        def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-            run.end_step(state.last_loss)
-            control.should_training_stop = run.done
-
-    class Trainer(transformers.Trainer):
-        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
-            loss = model(**inputs)["loss"]
-            self.state.last_loss = loss.detach()
-            return loss
-
-    rows = [{"row": row} for row in range(100_000)]
-    arguments = transformers.TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        max_steps=10_000,
-        per_device_train_batch_size=1,
-        bf16=bool(point.weights),
-        optim="adamw_torch" if point.optimizer else "adamw_torch_fused",
-        lr_scheduler_type="constant",
-        learning_rate=1e-5,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        use_cpu=batch["input_ids"].device.type == "cpu",
-    )
-    trainer = Trainer(
-        model=trained, args=arguments, train_dataset=rows, data_collator=lambda _: dict(batch), callbacks=[Ends()]
-    )
-    trainer.train()
 
 
 def main(what: str) -> dict[str, Any]:
