@@ -20,7 +20,7 @@ set -eu
 HOME_OF_ALL=/tmp/knowngood-lease
 IN=$HOME_OF_ALL/in ROOT=$HOME_OF_ALL/checkout LOGS=$HOME_OF_ALL/logs QUEUE=$HOME_OF_ALL/queue TOOLS=$HOME_OF_ALL/tools
 export DOCKER_HOST=unix:///run/knowngood-gpu.sock XDG_CACHE_HOME=$HOME_OF_ALL/cache PYTHONDONTWRITEBYTECODE=1
-export PYTHONPATH=$ROOT/packages/knowngood/src:$TOOLS/packages PATH=$TOOLS/bin:$PATH
+export PYTHONPATH=$ROOT/packages/knowngood/src:$ROOT/packages/knowngood-facts/src:$ROOT/packages/knowngood-diagnose/src:$TOOLS/packages PATH=$TOOLS/bin:$PATH
 if [ "$1" = start ]; then
     mkdir -p "$IN" "$LOGS" "$QUEUE" "$XDG_CACHE_HOME" "$ROOT" && cp -r ./* "$ROOT"
 elif [ ! -e "$LOGS/driver" ]; then
