@@ -24,7 +24,8 @@ from knowngood.smoke.suite_command import SuiteOptions
 _LABEL = "io.knowngood.bench"
 _EPILOG = (
     "`python -m speed_tests --list --plan NAME` in smoke_tests/ prints the points of a plan: table, reach, layouts, "
-    "trainer, trl, unsloth, shapes, node, tiny. A point counts only where the suite has seen its setting train in that cell."
+    "trainer, trl, unsloth, shapes, node, tiny. A point counts only where the suite has seen its setting train in that "
+    "cell."
 )
 
 

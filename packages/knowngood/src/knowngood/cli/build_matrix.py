@@ -15,6 +15,7 @@ from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.formatting import format_table
+from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.images import build_survey, dry_run, free_resources, matrix_plan, pipeline
@@ -102,7 +103,7 @@ def build_cells(order: BuildOrder, *, suite: SuiteOptions | None, again: bool = 
     results, compile_codes = broken, []
     if cells:
         with report_progress("engine") as notify:
-            engine = container_engine.ensure_engine(notify=notify)
+            engine = _find_engine(project, cells, options, notify)
             notify(f"docker {engine.version} at {engine.host}")
             if order.builder:
                 engine = container_engine.use_builder(engine, order.builder)
@@ -123,6 +124,15 @@ def _sound_cells(project: Project, cells: Sequence[Cell]) -> tuple[list[Cell], l
         CellResult(cell=name, status=CellStatus.FAILED, seconds=0.0, error=error) for name, error in broken.items()
     ]
     return sound, failed
+
+
+def _find_engine(project: Project, cells: Sequence[Cell], options: PipelineOptions, notify: Notify) -> Engine:
+    """Return an engine that builds, or any where the suite alone is asked for and all recorded images are there."""
+    engine = container_engine.ensure_engine(notify=notify, builds=False)
+    cell_pipeline = pipeline.Pipeline(project, options, engine)
+    if all(cell_pipeline.find_recorded_image(cell) for cell in cells):
+        return engine
+    return container_engine.ensure_engine(notify=notify)
 
 
 def _dry_run_commands(

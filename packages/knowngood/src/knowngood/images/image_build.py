@@ -44,16 +44,28 @@ STOP_SECONDS = 20.0
 
 def find_image(plan: BuildPlan, engine: Engine) -> Image | None:
     """Return the image with the plan's tag, `None` unless it was made from the very same inputs."""
+    image, labels = _find_tagged_image(plan.tag, engine)
+    return image if labels.get(INPUTS_LABEL) == f"sha256:{plan.inputs}" else None
+
+
+def find_recorded_image(tag: str, record: ImageRecord, engine: Engine) -> Image | None:
+    """Return the image with a tag, `None` unless it is the recorded one; the classic store names configurations."""
+    image, _ = _find_tagged_image(tag, engine)
+    if image is None or image.digest not in (record.manifest.digest, record.config.digest):
+        return None
+    return replace(image, record=record if image.digest == record.manifest.digest else None)
+
+
+def _find_tagged_image(tag: str, engine: Engine) -> tuple[Image | None, Mapping[str, str]]:
+    """Return the image with a tag, and its labels."""
     from docker.errors import NotFound
 
     with container_engine.docker_client(engine) as client:
         try:
-            image = client.images.get(plan.tag)
+            image = client.images.get(tag)
         except NotFound:
-            return None
-    if image.labels.get(INPUTS_LABEL) != f"sha256:{plan.inputs}":
-        return None
-    return Image(tag=plan.tag, digest=str(image.id), size=int(image.attrs["Size"]), built=False)
+            return None, {}
+    return Image(tag=tag, digest=str(image.id), size=int(image.attrs["Size"]), built=False), image.labels
 
 
 def build_image(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -> Image:

@@ -151,7 +151,7 @@ class PipelineOptions:
     """Run the suite in the image."""
     suite: SuiteOptions = field(default_factory=SuiteOptions)
     force_smoke: bool = False
-    """Run the suite even if there is good evidence for this very image."""
+    """Run the suite even if there is good evidence for this very image. A recorded image is not planned again."""
     record: bool = False
     """Write the image's record beside its Dockerfile."""
 
@@ -172,8 +172,7 @@ class Pipeline:
             locked_cell, note = self.lock(cell, notify)
             cell = locked_cell.cell
             with hold_cell(str(cell), notify=notify):
-                build_plan = self.plan(locked_cell, notify)
-                image = self.image(build_plan, notify)
+                image = self.find_recorded_image(cell) or self.image(self.plan(locked_cell, notify), notify)
                 difference = self.compare(image, cell)
                 note = "; ".join(filter(None, [note, difference]))
                 tier = Tier.BUILT
@@ -255,6 +254,15 @@ class Pipeline:
                 check_image_processor(self.engine, image.tag, record, build_plan.host)
             image_build.keep_image_record(record)
         return replace(image, record=record)
+
+    def find_recorded_image(self, cell: Cell) -> Image | None:
+        """Return the engine's image where it is the recorded one and only the suite was asked for.
+
+        Nothing is planned for it, so an engine that cannot build, on a machine without a network, can run suites.
+        """
+        if not self.options.force_smoke or (record := self.project.tree.load_record(cell)) is None:
+            return None
+        return image_build.find_recorded_image(f"knowngood:{cell}", record, self.engine)
 
     def find_image(self, build_plan: CellBuildPlan) -> Image | None:
         """Return the plan's image if it exists, made from the very same inputs."""
