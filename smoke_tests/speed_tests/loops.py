@@ -67,6 +67,8 @@ def _train_with_trainer(point: Point, trained: Any, batch: dict[str, Any], run: 
     """Take steps in the loop of transformers' Trainer, with its defaults: it clips gradients and reads each batch."""
     import transformers
 
+    read = {name: value.cpu() if torch.is_tensor(value) else value for name, value in batch.items()}
+
     class Trainer(transformers.Trainer):
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
             return model(**inputs)["loss"]
@@ -79,7 +81,7 @@ def _train_with_trainer(point: Point, trained: Any, batch: dict[str, Any], run: 
             **_arguments(point, batch), per_device_train_batch_size=1, remove_unused_columns=False
         ),
         train_dataset=[{"row": row} for row in range(STEPS)],
-        data_collator=lambda _: dict(batch),
+        data_collator=lambda _: dict(read),
     )
 
 
