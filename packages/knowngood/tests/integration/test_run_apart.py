@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +25,12 @@ TOKEN = "HF_TOKEN"
 RELEASE = "4.53.3"  # of no other test: its image stays this one's
 OBSTACLE = embedded_engine.describe_obstacle()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(bool(OBSTACLE), reason=str(OBSTACLE))]
+
+
+@pytest.fixture(scope="module")
+def bridged(engine, tmp_path_factory):
+    with bridged_engine.BridgedEngine(engine, tmp_path_factory.mktemp("bridged")) as other:
+        yield other
 
 
 @pytest.fixture
@@ -46,7 +56,7 @@ def start(project, engine):
 
     with contextlib.closing(engine.client()) as client:
         before = {volume.name for volume in client.volumes.list()}
-        run.image = f"knowngood:{cell}"
+        run.cell = str(cell)
         yield run
         for name in {volume.name for volume in client.volumes.list()} - before:
             with contextlib.suppress(Exception):
@@ -137,13 +147,73 @@ for place in (("127.0.0.1", 4711), chr(0) + "kg", ("OUT", 4711)):
 """
 
 
-def test_a_bridge_keeps_the_machines_loopback_and_abstract_sockets_away(start, project, engine, tmp_path):
+def test_a_bridge_keeps_the_machines_loopback_and_abstract_sockets_away(start, project, bridged):
     """With an engine that has one, on a network of its own; other addresses are reached through the bridge."""
-    with bridged_engine.BridgedEngine(engine, tmp_path) as bridged:
-        bridged.load(start.image)
-        program = ("python", "-c", REACH.replace("OUT", bridged.ADDRESS))
-        own = start(project.root / "x", *program, DOCKER_HOST=bridged.host)
-        assert (own.returncode, own.stdout.splitlines()) == (0, ["out of reach"] * 2 + ["reached"]), own.stderr
-        assert "has no bridge" not in own.stderr
-        wished = start(project.root / "x", *program, options=["--network", "host"], DOCKER_HOST=bridged.host)
-        assert wished.stdout.splitlines() == ["reached"] * 3, wished.stderr
+    bridged.load(f"knowngood:{start.cell}")
+    program = ("python", "-c", REACH.replace("OUT", bridged.ADDRESS))
+    own = start(project.root / "x", *program, DOCKER_HOST=bridged.host)
+    assert (own.returncode, own.stdout.splitlines()) == (0, ["out of reach"] * 2 + ["reached"]), own.stderr
+    assert "has no bridge" not in own.stderr
+    wished = start(project.root / "x", *program, options=["--network", "host"], DOCKER_HOST=bridged.host)
+    assert wished.stdout.splitlines() == ["reached"] * 3, wished.stderr
+
+
+AS_A_USER = "import runpy, site; site.addsitedir({!r}); runpy.run_module('knowngood', run_name='__main__')"
+
+
+@pytest.fixture
+def place(project):
+    """The project where every user may go, with a home for two of them; pytest's own folders are root's alone."""
+    folder = Path(tempfile.mkdtemp(prefix="knowngood-users-"))
+    folder.chmod(0o755)
+    shutil.copytree(project.root, folder / "project")
+    for user in (4711, 4712):
+        for name in (f"home-{user}", f"project/of-{user}"):
+            (folder / name).mkdir()
+            os.chown(folder / name, user, user)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_two_ordinary_users_beside_each_other_with_one_engine(start, place, bridged, engine):
+    """Neither is root; the group of the engine's socket is theirs. Runs, volumes and what they prune are apart."""
+    bridged.load(f"knowngood:{start.cell}")
+    python = Path("/usr/bin/python3")  # sys.executable may lie below a folder that is root's alone
+    command = [python, "-S", "-c", AS_A_USER.format(sysconfig.get_path("purelib"))]
+    socket_file = Path(bridged.host.removeprefix("unix://"))
+
+    def begin(user, *words):
+        environment = {
+            "HOME": str(place / f"home-{user}"),
+            "PATH": f"{Path(engine.docker[0]).parent}:/usr/bin:/bin",
+            "DOCKER_HOST": bridged.host,
+        }
+        return subprocess.Popen(
+            [*command, *words],
+            cwd=place / f"project/of-{user}",
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            user=user,
+            group=user,
+            extra_groups=[4713],
+        )
+
+    refused = begin(4711, "run", start.cell, "--", "true")
+    errors = refused.communicate(timeout=300)[1]
+    assert (refused.returncode, "may not use the engine" in errors) == (125, True), errors
+    os.chown(socket_file, 0, 4713)
+    script = "id -u; touch made /cache/mine /var/tmp/mine && find /cache /var/tmp -type f"
+    running = {user: begin(user, "run", start.cell, "--", "sh", "-c", script) for user in (4711, 4712)}
+    for user, process in running.items():
+        out, errors = process.communicate(timeout=300)
+        assert out.splitlines() == [str(user), "/cache/mine", "/var/tmp/mine"], errors
+        assert (place / f"project/of-{user}/made").stat().st_uid == user
+    pruned = json.loads(begin(4711, "engine", "prune", "volumes", "--yes", "--json").communicate(timeout=300)[0])
+    assert sorted(item["name"].split("-")[1:3] for item in pruned["items"]) == [
+        ["cache", "4711"],
+        ["downloads", "4711"],
+    ]
+    other = begin(4712, "run", start.cell, "--", "find", "/cache", "/var/tmp", "-type", "f")
+    assert other.communicate(timeout=300)[0].splitlines() == ["/cache/mine", "/var/tmp/mine"]
