@@ -179,6 +179,9 @@ def test_two_ordinary_users_beside_each_other_with_one_engine(start, place, brid
     """Neither is root; the group of the engine's socket is theirs. Runs, volumes and what they prune are apart."""
     bridged.load(f"knowngood:{start.cell}")
     python = Path("/usr/bin/python3")  # sys.executable may lie below a folder that is root's alone
+    version = subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1]
+    if version.rpartition(".")[0] != f"{sys.version_info.major}.{sys.version_info.minor}":
+        pytest.skip(f"the machine's Python, {version}, cannot load what is installed for {sys.version.split()[0]}")
     command = [python, "-S", "-c", AS_A_USER.format(sysconfig.get_path("purelib"))]
     socket_file = Path(bridged.host.removeprefix("unix://"))
 
