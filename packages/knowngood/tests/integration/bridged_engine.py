@@ -65,7 +65,7 @@ class BridgedEngine:
             undo.callback(service.kill)
             assert service.stdout
             assert service.stdout.readline() == "listening\n"
-            undo.callback(daemon.stop_daemon, self._start(), patience=20)
+            undo.callback(daemon.stop_daemon, self._start(), patience=2)
             self._wait_for_answer()
             self._undo = undo.pop_all()
         return self
