@@ -1,4 +1,4 @@
-"""`lock`, `smoke` and `run` that are killed, or whose terminal ends, leave no process, container or part of a file."""
+"""Commands that are killed, or whose terminal ends, leave no process, container or part of a file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -77,13 +78,19 @@ def test_a_lock_that_is_ended_leaves_the_old_one(project, tmp_path, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-@pytest.mark.parametrize("command", ["smoke", "run"])
-def test_what_runs_in_a_container_ends_with_its_command(project, engine, command, number):
-    """After SIGKILL the container of a suite is removed by the next one of its cell."""
-    here = small.project(project.root, RELEASE)
+@pytest.mark.parametrize("command", ["smoke", "run", "compile"])
+def test_what_runs_in_a_container_ends_with_its_command(project, engine, command, number, monkeypatch):
+    """After SIGKILL the container of a suite is removed by the next one of its cell; a compile goes on for the next."""
+    here = small.project(project.root, RELEASE, shared={"tools": ["iniconfig", "pip"], "python": ["packaging"]})
+    house, sdist = here.root.parent / "house", endless_sdist(here.root.parent)
     cell = str(here.matrix.cells[0])
     assert start(here, "build", cell).wait(600) == 0
-    words = {"smoke": ["smoke", "run", cell], "run": ["run", cell, "--", "sleep", "600"]}[command]
+    monkeypatch.setenv("KNOWNGOOD_WHEELHOUSE", str(house))
+    words = {
+        "smoke": ["smoke", "run", cell],
+        "run": ["run", cell, "--", "sleep", "600"],
+        "compile": ["compile", cell, "--sdist", str(sdist)],
+    }[command]
     with contextlib.closing(engine.client()) as client:
         before = {item.id for item in client.containers.list(all=True)}
 
@@ -91,17 +98,37 @@ def test_what_runs_in_a_container_ends_with_its_command(project, engine, command
             return {item.id for item in client.containers.list(all=True)} - before
 
         process = start(here, *words)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # `compile` gets nvcc first
         while not left() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(number)
         process.communicate(timeout=60)
         if (command, number) == ("smoke", signal.SIGKILL):
             start(here, *words).communicate(timeout=120)
+        if (command, number) == ("compile", signal.SIGKILL):
+            following = start(here, *words)
+            while "still compiling: waiting for it" not in following.stderr.readline():
+                assert following.poll() is None
+            assert [client.containers.get(name).status for name in left()] == ["running"]
+            following.send_signal(signal.SIGHUP)
+            following.communicate(timeout=60)
+            assert following.returncode == 1
         deadline = time.monotonic() + 30
         while left() and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not left()
+        assert not list(house.glob("*"))
+
+
+def endless_sdist(folder):
+    """A package whose compile does not end."""
+    name = "kgwait-1.0"
+    (folder / name).mkdir()
+    (folder / name / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: kgwait\nVersion: 1.0\n")
+    (folder / name / "setup.py").write_text(f"import time  # {folder}\ntime.sleep(600)\n")
+    with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
+        archive.add(folder / name, name)
+    return folder / f"{name}.tar.gz"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import subprocess
 import time
 from dataclasses import replace
 
@@ -372,6 +373,29 @@ def test_a_registry_killed_in_mid_push(scratch, server, proxy, engine):
     result = publish(scratch, registry, engine)
     assert result.status is publication.PublishStatus.PUBLISHED
     assert publish(scratch, registry, engine).status is publication.PublishStatus.UNCHANGED
+
+
+@pytest.fixture
+def small_server(registry_program, tmp_path):
+    """A registry on a disk of 16 MB, which the image's large layer does not fit on, and the disk."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "knowngood-test", disk], check=True)
+    server = registry_server.Server(registry_program, disk)
+    server.start()
+    yield server, disk
+    server.kill()
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_full_registry_is_said_and_with_room_the_same_publish_works(scratch, small_server, engine):
+    server, disk = small_server
+    registry = Registry(Repository.parse(f"http://{server.address}/tiny/full"), attempts=2)
+    with pytest.raises(MissingError, match="the registry's disk is full"):
+        publish(scratch, registry, engine)
+    assert registry.digest(scratch.tag) is None
+    subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+    assert publish(scratch, registry, engine).status is publication.PublishStatus.PUBLISHED
 
 
 def test_labels_that_differ_are_not_promoted(scratch, proxy, engine):

@@ -52,7 +52,7 @@ from knowngood_facts.facts.package_metadata import (
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix
-    from knowngood.evidence.cell_answer import CellError
+    from knowngood.evidence.cell_answer import CellError, CellWarning
     from knowngood.project.cell_answers import CellJudgements
     from knowngood.project.release_seal import ReleaseSeal
     from knowngood_facts.compat.model_types import ModelTypes
@@ -141,8 +141,11 @@ def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgemen
         if matrix and cell.framework_pin and cell.host == DEFAULT_HOST and str(cell) not in locked:
             held = not any(item.override and item.when.matches(cell) for item in matrix.amendments)
             errors, unknown = _judge_framework(known, cell)
-            judgements[str(cell)] = replace(judgement, errors=(*judgement.errors, *(errors if held else ())))
-            notes += [f"{checkout.MATRIX_FILE}:{matrix.lines[cell]}: {cell}: {because}" for because in unknown]
+            judgements[str(cell)] = replace(
+                judgement,
+                errors=(*judgement.errors, *(errors if held else ())),
+                warnings=(*judgement.warnings, *unknown),
+            )
     needless = [
         f"matrix.yaml waives {finding} for cells that do not have that finding"
         for finding in needless_waivers(universe.index.space, universe.index.boxes, universe.waivers)
@@ -150,12 +153,12 @@ def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgemen
     return CellJudgements(cells=judgements, notes=(*notes, *needless), matrix=digest_matrix(project.root))
 
 
-def _judge_framework(known: CompatKnowledge, cell: Cell) -> tuple[list[CellError], list[str]]:
+def _judge_framework(known: CompatKnowledge, cell: Cell) -> tuple[list[CellError], list[CellWarning]]:
     """Return what the framework of a cell without a lock contradicts there, and why nothing is known of it.
 
     What its metadata say would else be found by `lock` alone. A cell that has a lock was resolved.
     """
-    from knowngood.evidence.cell_answer import CellError
+    from knowngood.evidence.cell_answer import CellError, CellWarning
     from knowngood_facts.compat.check_answer import check_query
     from knowngood_facts.compat.query import pinned_package
 
@@ -170,7 +173,8 @@ def _judge_framework(known: CompatKnowledge, cell: Cell) -> tuple[list[CellError
         for item in about
         if item.severity == "error"
     ]
-    return errors, [item.because for item in about if item.id == f"unknown:{name}"]
+    unknown = [CellWarning(id=item.id, because=item.because) for item in about if item.id == f"unknown:{name}"]
+    return errors, unknown
 
 
 def _sound_matrix(project: Project) -> Matrix | None:

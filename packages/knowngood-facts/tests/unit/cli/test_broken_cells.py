@@ -170,7 +170,7 @@ def test_defects_of_the_file_and_cells_that_cannot_work_are_one_list(volta, caps
 
 
 def test_a_framework_that_cannot_be_there_or_is_not_known_is_told_before_it_is_locked(home, capsys):
-    """`cells` accepted both, and `lock` failed."""
+    """`cells` accepted both, and `lock` failed. A package of a private index is unknown until `lock` has found it."""
     item = "  - {{gpu: sm_90, torch: 2.11.0, transformers: {}, base: debian12, framework: {}}}\n"
     lines = item.format("4.57.6", "verl==0.9.1") + item.format("5.17.0", "trll==1.16.0")
     text = MATRIX.replace("cells:\n", f"cells:\n{lines}")
@@ -181,6 +181,11 @@ def test_a_framework_that_cannot_be_there_or_is_not_known_is_told_before_it_is_l
     assert "-verl0.9.1: verl 0.9.1 needs transformers>=5.5.3,<5.11, you have 4.57.6" in out
     unknown = r"-trll1\.16\.0: there are no facts about trll \(did you mean trl\?\)"
     assert re.search(rf"\nmatrix\.yaml:{place}: \S+{unknown}", out)
+    for framework in ("trll==1.16.0", "ms-swift==4.66.0", "our-own==1.0"):
+        line = item.format("5.17.0", framework)
+        (home.root / "matrix.yaml").write_text(MATRIX.replace("cells:\n", f"cells:\n{line}"))
+        assert main.main(["cells"]) == 3, framework
+    assert main.main(["cells", FA0]) == 0
 
 
 def test_an_impossible_cell_is_named_with_its_line_above_the_table(volta, capsys):

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """List the selected cells (default: all).
 
     A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted;
-    one that nobody judged makes it 3.
+    one that nobody judged makes it 3, and so does one without a lock whose trainer nobody knows.
     """
     from knowngood.engine import container_engine
     from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE, describe_unsigned_run
@@ -89,6 +89,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             "attention": known.standing(name).attention,
             "settings": {setting: state.document() for setting, state in answer.settings.items()},
             "errors": [dict(error.finding) for error in answer.errors],
+            "unknown": [warning.because for warning in answer.warnings if warning.is_unknown],
             "cost": verdicts[name].document() | {"text": verdicts[name].brief_cost},
             "retired": retired.document() if (retired := matrix.retired.get(name)) else None,
             "unsigned": list(known.standing(name).unsigned),
@@ -194,14 +195,16 @@ def _answer(cells: list[dict[str, Any]], table: str, left_out: list[str], *, tru
         for cell in broken
         for error in cell["errors"]
     ]
+    unknown = [f"{MATRIX_FILE}:{cell['line']}: {cell['id']}: {text}" for cell in cells for text in cell["unknown"]]
     retired = [
         Retirement(on=item["on"], successor=item["for"]).sentence(cell["id"])
         for cell in cells
         if (item := cell["retired"])
     ]
-    text = "\n".join([*errors, table, *retired, *left_out])
+    text = "\n".join([*errors, *unknown, table, *retired, *left_out])
     errors_of_maintained = {error["id"] for cell in broken if not cell["retired"] for error in cell["errors"]}
-    code = 1 if not trusted or errors_of_maintained - {UNJUDGED.id} else 3 if errors_of_maintained else 0
+    is_doubtful = errors_of_maintained or any(cell["unknown"] and not cell["retired"] for cell in cells)
+    code = 1 if not trusted or errors_of_maintained - {UNJUDGED.id} else 3 if is_doubtful else 0
     return Answer(code, {"cells": cells, "left_out": left_out}, text)
 
 

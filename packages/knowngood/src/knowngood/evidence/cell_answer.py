@@ -39,6 +39,11 @@ class CellWarning:
     when: Mapping[str, str] = field(default_factory=dict)
     """The conditions of use under which it holds: `{"packing": "true"}`; empty for any use."""
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it says that a package or a release of the cell is unknown, so that only `lock` can find it."""
+        return self.id.startswith("unknown:")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedRefusal:

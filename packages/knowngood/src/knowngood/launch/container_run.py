@@ -19,9 +19,9 @@ WORK_FOLDER = "/work"
 CACHE_FOLDER = "/cache"
 """Where images keep what was compiled, and what else is theirs to execute: one volume for each project and image."""
 DOWNLOAD_FOLDER = "/var/tmp"  # noqa: S108 - a volume of this user is mounted there
-"""Where the volume with downloads is, which all projects of a user share. In every image anyone may write there."""
+"""Where the volume with downloads is, one for each project. In every image anyone may write there."""
 _DOWNLOAD_VARIABLE = "HF_HUB_CACHE"
-"""The variable that leads Hugging Face's downloads to a folder; code that they bring is copied out of it."""
+"""The variable that leads Hugging Face's downloads to a folder."""
 STACK_BYTES = 64 << 20
 """The limit of the stack in bytes, as NVIDIA recommends it for its own images."""
 
@@ -105,8 +105,8 @@ class ContainerRun:
     client: str = ""
     """What names the process that becomes the docker command, for the next run to see whether it has ended."""
     network: RunNetwork = RunNetwork.BRIDGE
-    cache: str = ""
-    """What names the folder and the image in the cache volume's name; a hash of both where it is empty."""
+    is_for_shell: bool = False
+    """Whether a shell puts in the ids and the folder, and therefore makes the hashes in the names of volumes too."""
     is_checked: bool = True
     """Whether the image is in the engine and was checked there, so that another of its name is never pulled."""
     locked_memory: bool = True
@@ -118,13 +118,25 @@ class ContainerRun:
 
         Compilers execute what they find there, so that a program could else make that of another folder run its code.
         """
-        place = self.cache or hashlib.sha256(f"{self.folder}\n{self.image}".encode()).hexdigest()[:16]
-        return f"{CACHE_VOLUME}-{self.user.user}-{place}"
+        return self._volume(CACHE_VOLUME, self.folder, self.image)
 
     @property
     def download_volume(self) -> str:
-        """The name of the volume with downloads, which one user's programs share."""
-        return f"{DOWNLOAD_VOLUME}-{self.user.user}"
+        """The name of the volume with downloads, which no other user or working folder has; its images share it.
+
+        Hugging Face's libraries do not compare a file with the hash that names it, and some files are code.
+        """
+        return self._volume(DOWNLOAD_VOLUME, self.folder)
+
+    def _volume(self, kind: str, *owners: str) -> str:
+        """Return the name of a volume that this user has for a folder, or for a folder and an image."""
+        if self.is_for_shell:
+            form = r"\n".join("%s" for _ in owners)
+            words = " ".join(f'"{owner}"' if "$" in owner else owner for owner in owners)
+            place = f"$(printf '{form}' {words} | sha256sum | head -c 16)"
+        else:
+            place = hashlib.sha256("\n".join(owners).encode()).hexdigest()[:16]
+        return f"{kind}-{self.user.user}-{place}"
 
     @property
     def volumes(self) -> dict[str, str]:
@@ -202,7 +214,7 @@ def apptainer_command_line(run: ContainerRun) -> str:
 def written_command(tool: str, image: str, *, is_published: bool) -> str:
     """Return the command of docker or podman for pages and documents: what `run` does, for anyone in any folder.
 
-    The shell puts in the ids, the folder, and the hash that names the volume for `/cache`.
+    The shell puts in the ids, the folder, and the hashes that name the volumes.
 
     Args:
         tool: `docker` or `podman`.
@@ -217,7 +229,7 @@ def written_command(tool: str, image: str, *, is_published: bool) -> str:
         user=user,
         folder="$PWD",
         gpus=GpuAccess.RUNTIME,
-        cache=f"$(printf '%s\\n%s' \"$PWD\" {image} | sha256sum | head -c 16)",
+        is_for_shell=True,
         is_checked=False,
     )
     arguments = docker_run_arguments if tool == "docker" else podman_run_arguments

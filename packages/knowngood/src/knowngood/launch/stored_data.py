@@ -32,7 +32,7 @@ class StoredKind(StrEnum):
     IMAGES = "images"
     """Images with added packages."""
     VOLUMES = "volumes"
-    """This user's volumes: downloaded models, and of each project and image its caches and compiled kernels."""
+    """This user's volumes: downloaded models of each project, and of each project and image its compiled kernels."""
     BUILD_CACHE = "build-cache"
     """What the embedded engine keeps of builds, which makes the next one faster."""
     CONTAINERS = "containers"

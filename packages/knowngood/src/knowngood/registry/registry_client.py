@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, NotRequired, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from knowngood.core import retries
-from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.errors import NO_SPACE_PATTERN, KnowngoodError, MissingError
 from knowngood.core.json_document import parse_foreign_json
 from knowngood.engine.docker_logins import check_docker_config
 from knowngood.index import index_settings
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z]+)\s+(?P<rest>.*)")
+_FULL_DISK = re.compile(rf'{NO_SPACE_PATTERN}|"Err":\s*28\b', re.IGNORECASE)
+"""What Debian's registry says in the detail of its "unknown error"; some operations state the number of ENOSPC."""
 
 
 @dataclass
@@ -433,6 +435,8 @@ def _raise_for_status(response: requests.Response, request: str) -> None:
         return
     code, message = _registry_error(response)
     reason = f"{request}: {response.status_code} {message}".strip()
+    if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR and _FULL_DISK.search(response.text):
+        raise MissingError(f"{reason}: the registry's disk is full; make room there and run it again")
     if response.status_code in _RETRY_STATUS:
         raise _RetryLater(
             reason,

@@ -77,16 +77,16 @@ class SuiteContainer:
             value = f"{platform.node()}/{self.cell}"
             remove_old_containers(client, label, value)
             platform_name = self.cell.host.oci_platform if self.options.emulated else None
-            container = create_suite_container(
-                client, self.image, argv, self.options, labels={label: value}, platform_name=platform_name
-            )
             try:
+                container = create_suite_container(
+                    client, self.image, argv, self.options, labels={label: value}, platform_name=platform_name
+                )
                 put_suite_files(container, files)
                 start_suite_container(container, self.engine)
                 wait_for_suite(container, self.options, self.log, self.notify)
                 return take_suite_report(container, self.log)
-            finally:
-                container.remove(force=True, v=True)
+            finally:  # by label: a signal may come when the engine has made it and this process does not know it yet
+                remove_old_containers(client, label, value)
 
     def describe_run(self, argv: list[str], report: dict[str, Any]) -> Evidence:
         """Return the evidence of a run of this command."""
@@ -307,7 +307,7 @@ def find_environment_python() -> str:
 
 
 def remove_old_containers(client: DockerClient, label: str, value: str) -> None:
-    """Remove the containers of runs that were killed, by their label; one run at a time has this value."""
+    """Remove the containers of a run by their label, also of one that was killed; one run at a time has this value."""
     for container in client.containers.list(all=True, filters={"label": f"{label}={value}"}):
         container.remove(force=True, v=True)
 

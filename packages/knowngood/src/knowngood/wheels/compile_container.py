@@ -114,19 +114,19 @@ def run_compile_container(job: CompileContainer, engine: Engine, *, log: Path, n
     result = job.work / "result.json"
     with container_engine.docker_client(engine) as client:
         container = _running_container(client, job)
-        if container is None:
-            result.unlink(missing_ok=True)
-            log.write_bytes(b"")
-            container = _create_container(client, job)
-            container.start()
-        else:
-            notify("an earlier run's container is still compiling: waiting for it")
         try:
+            if container is None:
+                result.unlink(missing_ok=True)
+                log.write_bytes(b"")
+                container = _create_container(client, job)
+                container.start()
+            else:
+                notify("an earlier run's container is still compiling: waiting for it")
             _follow_log(container, log, notify)
             state = container.attrs["State"]
-        finally:
+        finally:  # by name: a signal may come when the engine has made it and this process does not know it yet
             with contextlib.suppress(Exception):
-                container.remove(force=True, v=True)
+                client.containers.get(job.name).remove(force=True, v=True)
     document = json.loads(result.read_text()) if result.exists() else {}
     oom = bool(state.get("OOMKilled"))
     return CompileOutcome(folder=job.work, code=int(state["ExitCode"]), out_of_memory=oom, result=document)

@@ -35,7 +35,7 @@ def test_docker_gets_ids_folders_limits_and_names_of_variables():
     assert values_of(argv, "--volume") == [
         "/home/anna/my work:/work",
         f"{RUN.cache_volume}:/cache",
-        "knowngood-downloads-1234:/var/tmp",
+        f"{RUN.download_volume}:/var/tmp",
     ]
     assert values_of(argv, "--workdir") == ["/work"]
     assert values_of(argv, "--ulimit") == ["memlock=-1", "stack=67108864"]
@@ -106,15 +106,15 @@ def test_apptainers_line_is_one_for_a_shell_and_takes_secrets_by_name(tmp_path):
     assert (result.returncode, result.stdout) == (1, "")
 
 
-def test_what_is_executed_from_the_cache_is_of_this_user_folder_and_image_alone():
+def test_caches_are_of_this_user_folder_and_image_alone_and_downloads_of_user_and_folder():
+    image = replace(RUN, image="knowngood:y")
     others = (
         replace(RUN, folder="/home/anna/other"),
-        replace(RUN, image="knowngood:y"),
         replace(RUN, user=replace(RUN.user, user=1235)),
     )
-    assert len({RUN.cache_volume, *(other.cache_volume for other in others)}) == 4
-    assert {others[0].download_volume, others[1].download_volume} == {RUN.download_volume}
-    assert others[2].download_volume != RUN.download_volume
+    assert len({run.cache_volume for run in (RUN, image, *others)}) == 4
+    assert len({run.download_volume for run in (RUN, *others)}) == 3
+    assert image.download_volume == RUN.download_volume
     own = replace(RUN, variables=("HF_HUB_CACHE",))
     assert values_of(container_run.docker_run_arguments(own), "--env") == ["USER=anna", "HF_HUB_CACHE"]
 
@@ -196,5 +196,6 @@ def test_a_written_command_runs_as_its_reader_with_the_cache_of_run(tmp_path):
     )
     assert argv == container_run.docker_run_arguments(run)
     assert values_of(argv, "--user") == [ids]
+    assert len(set(run.volumes)) == 2
     podman = container_run.written_command("podman", "registry.example/x:1", is_published=True)
     assert podman.endswith("docker://registry.example/x:1 python train.py")

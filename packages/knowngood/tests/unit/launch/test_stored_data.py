@@ -19,7 +19,7 @@ from knowngood.launch.stored_data import StoredKind
 
 CELL = "sm90-x"
 CACHE = f"knowngood-cache-{os.getuid()}-0123456789abcdef"
-DOWNLOADS = f"knowngood-downloads-{os.getuid()}"
+DOWNLOADS = f"knowngood-downloads-{os.getuid()}-0123456789abcdef"
 USAGE = {
     "Images": [
         {"RepoTags": [f"knowngood:{CELL}"], "Size": 8_000, "SharedSize": 8_000, "Labels": {}, "Containers": 0},

@@ -96,6 +96,7 @@ def container():
 
     def create(*arguments, **options):
         CLIENT.created = (arguments, options)
+        CLIENT.left.update({f"{name}={value}": [made] for name, value in options["labels"].items()})
         if CLIENT.create_error:
             raise CLIENT.create_error
         return made
@@ -271,6 +272,14 @@ def test_a_failed_run_gives_a_reason_and_leaves_no_container(tmp_path, container
     assert type(caught.value) is kind
     assert str(caught.value).startswith(message)
     assert container.calls[-1] == "remove"
+
+
+def test_a_signal_while_the_container_is_made_leaves_none(tmp_path, container):
+    """The engine had made it, and its answer was not read: such a container stayed until the next run of its cell."""
+    CLIENT.create_error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    assert container.calls == ["remove"]
 
 
 def test_what_had_run_when_the_time_was_up_is_kept_beside_the_log(tmp_path, container, monkeypatch):
