@@ -149,7 +149,7 @@ def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog) -> dict[
         "releases": site_verdicts.list_releases(known.published),
         "drivers": site_verdicts.list_drivers(known.universe),
         "minimum": site_verdicts.list_minimum_drivers(known.universe),
-        "commands": run_command_templates(),
+        "commands": run_command_templates(catalog.build_time),
         "unbuilt": UNBUILT_WORDS,
         "marks": {mark: [site_pages.STATE_GLYPHS[mark], text] for mark, text in site_pages.STATE_MEANINGS.items()},
         "explanations": dict(MARK_MEANINGS),
