@@ -141,6 +141,7 @@ RETIRED = {
     "--wheelhouse": "is now KNOWNGOOD_WHEELHOUSE, which names the folder",
     "bisect": "is gone; `knowngood nightly` names the packages that changed since a cell passed",
     "breaks": "is now `knowngood api --breaks`",
+    "compile --renew": "is gone; move the wheel out of the wheelhouse, and it is made again",
     "plan": "is now `knowngood build --plan`, and as jobs of workflows `knowngood cells --jobs`",
     "prune": "is now `knowngood engine prune`",
     "sbom": "is now `knowngood export --format cyclonedx`",
