@@ -187,11 +187,14 @@ def test_the_committed_allowlist_is_sound():
     [
         ("- {id: a, package: b, because: c, until: 2026-11-20}", "a.yaml:1:42: a of b was accepted until 2026-11-20"),
         ("- {id: a, package: b, because: c, until: soon}", "a.yaml:1:42: 'soon' is not a date"),
-        ("- {id: a, package: b, until: 2027-01-01}", "a.yaml:1:3: the entry has no because"),
-        ("- {id: a, package: b, because: ' ', until: 2027-01-01}", "a.yaml:1:32: the entry has no because"),
-        ("- {id: a, package: b, because: c, until: 2027-01-01, why: d}", "a.yaml:1:54: there is no key 'why'"),
-        ("- a", "a.yaml:1:3: write an entry with the keys"),
-        ("a: b", "a.yaml:1:1: write a list of entries"),
+        ("- {id: a, package: b, until: 2027-01-01}", "a.yaml:1:3: the key 'because' is missing"),
+        ("- {id: a, package: b, because: ' ', until: 2027-01-01}", "a.yaml:1:32: [0].because must not be empty"),
+        (
+            "- {id: a, package: b, because: c, until: 2027-01-01, why: d}",
+            "a.yaml:1:54: unknown key 'why'; an entry has id, package, because, until",
+        ),
+        ("- a", "a.yaml:1:3: [0] must be a mapping"),
+        ("a: b", "a.yaml:1:1: the file must be a list"),
     ],
 )
 def test_what_is_wrong_in_the_allowlist_is_said_with_its_place(text, said):
