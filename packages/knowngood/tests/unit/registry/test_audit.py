@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from dataclasses import replace
 from datetime import date
 
@@ -15,6 +14,7 @@ from knowngood.cli import main
 from knowngood.core.errors import InputError, UnknownError
 from knowngood.lock.debian_lock import DebianPackage
 from knowngood.registry import advisory_service, vulnerability_audit
+from local_server import serving
 from samples import FA0, FA4, ROOT
 
 TODAY = date(2026, 11, 21)
@@ -84,13 +84,11 @@ def services(monkeypatch):
             self.say(OSV.get(asked["package"]["name"], {}))
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("PIP_AUDIT_OSV_URL", f"{address}/osv")
     monkeypatch.setenv("KNOWNGOOD_DEBIAN_TRACKER", f"{address}/tracker")
-    yield address
-    server.shutdown()
-    server.server_close()
+    with serving(server):
+        yield address
 
 
 @pytest.fixture
