@@ -147,6 +147,7 @@ RETIRED = {
     "sbom": "is now `knowngood export --format cyclonedx`",
     "sbom --refresh-licences": "is now `knowngood lock --licences`",
     "seal": "is now `knowngood keys seal`",
+    "site --repository": "is now KNOWNGOOD_REPOSITORY, or `publish: {repository: ...}` in matrix.yaml",
     "size": "is now `knowngood cells --size`, which fails when a cell is too large",
     "smoke --cancel": "is gone; `knowngood smoke job` writes a job that your scheduler's own commands end",
     "smoke --here": "is now `knowngood smoke here`",
