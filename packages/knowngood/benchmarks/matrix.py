@@ -10,7 +10,7 @@ The parts, in this order, are all measured in one run on one engine (default: al
     cold       the default cell without any cache, compared with a floor: `uv pip install` of the same lock into an
                empty folder, and one compression of that as a single layer by the engine's compressor; also libzstd
                with the same level on all processors
-    unchanged  `knowngood build --all` when everything is built
+    unchanged  `knowngood build` when everything is built
 
 It works in a copy of the project, so that edits in the meantime have no effect, and removes the images that it builds.
 """

@@ -28,7 +28,7 @@ from knowngood_facts.compat import knowledge
 from knowngood_facts.compat.added_package_check import forecast_addition
 from knowngood_facts.compat.query import parse_requirement
 
-PURPOSES = "get it|add it|try|pick a cell|what there is|run"
+PURPOSES = "run it|add it|try|pick a cell|what there is|run"
 
 KNOWN, FACTS = knowledge.load_knowledge(), core_facts.load_matrix_facts()
 
@@ -54,7 +54,7 @@ def _resolve_offline(matrix, lock, wanted):
 
 def commands_in(output: str) -> list[str]:
     """Return the commands of an answer: on lines of their own, after their purpose, and in backticks."""
-    purpose = rf"^(?: *|then )(?:{PURPOSES}): (.*?)(?:  \(.*\))?$"
+    purpose = rf"^(?: *|then )(?:{PURPOSES}): (.*)$"
     printed = [
         *re.findall(purpose, output, re.MULTILINE),
         *re.findall(r"^(?:knowngood|docker) .*$", output, re.MULTILINE),
@@ -96,7 +96,8 @@ def _follow_own(words: list[str], text: str, new: Sequence[Cell]) -> None:
     elif words[0] in ("pick", "check", "cells", "api"):
         assert main(words) in (0, 1, 3), text
     elif words[0] == "run":
-        assert main(["run", "--print", *words[1:]]) == 0, text
+        own = [word for word in words[1:] if word != "train.py"]  # which stands for the user's program
+        assert words[1] in map(str, new) or main(["run", "--print", *own]) == 0, text
     elif words[0] in ("build", "build-matrix", "compile", "lock"):
         cells = select_cells([*KNOWN.published.cells, *new], KNOWN.published.aliases, arguments.select)
         assert cells, text

@@ -147,6 +147,7 @@ class Catalog(_Model):
     layers: list[CatalogLayer]
     incidents: list[CatalogIncident]
     compatibility: list[CatalogTable]
+    build_time: str = Field("", description="how long the builds of images took that were measured, in words")
     left_out: list[str] = Field(description="evidence that could not be read or trusted, with the reasons")
 
     def render_json(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core import cell as cells
 from knowngood.core.errors import UsageError
 from knowngood.evidence import cell_runs, sealed_files
+from knowngood.evidence.build_times import read_build_times
 from knowngood.evidence.cell_answer import CellAnswer, answer_about_cell, describe_tier
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.observed_run import RecordedRun, printable_name
@@ -64,6 +65,7 @@ def collect_catalog(  # noqa: PLR0913, PLR0917
     return catalog.Catalog(
         schema=catalog.CATALOG_SCHEMA,
         cells=catalog_cells,
+        build_time=read_build_times(folder).text,
         layers=[
             catalog.CatalogLayer(name=layer.name, digest=layer.digest, size=layer.size, cells=list(layer.cells))
             for layer in sizes.layers

@@ -67,8 +67,8 @@ _SEEN_ON = {
 def render_card_table(rows: Iterable[ReadmeRow]) -> str:
     """Return the README's table as Markdown: each card with the best cell for it."""
     lines = [
-        "| card | best cell | torch | transformers | flash-attn | seen training on | download |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| card | best cell | seen training on | download |",
+        "| --- | --- | --- | --- |",
     ]
     for row in find_best_rows(rows):
         cell = row.cell
@@ -76,9 +76,6 @@ def render_card_table(rows: Iterable[ReadmeRow]) -> str:
         columns = [
             ", ".join([*cards[:4], *(["..."] if len(cards) > 4 else [])]),
             f"`{(*row.aliases, str(cell))[0]}`",
-            cell.torch,
-            cell.transformers,
-            cell.flash_attn if cell.flash_attn_package else "",
             _SEEN_ON.get(row.answer.tier, "nothing yet"),
             row.size_text,
         ]

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from knowngood.launch.cell_verdict import list_run_words
 from knowngood.launch.container_run import written_command
+from knowngood.wheels.compile_request import find_recipe
 
 EXAMPLE_REPOSITORY = "registry.example/team/knowngood"
 
@@ -42,22 +44,22 @@ class RunCommand:
 
 _APPTAINER = 'apptainer run --nv --bind "$PWD:/work" --pwd /work knowngood.sif train.py'
 _BUILT_FIRST = "Not published: the first line builds and tests it, in a checkout of this project. No GPU is needed."
-_BY_RUN = (ImageOrigin.PUBLISHED, ImageOrigin.BUILT_HERE)
-"""The origins from which `knowngood run` gets the image by itself."""
 _HERE = {
     ImageOrigin.PUBLISHED: "Pulls the image, checks that it is the recorded one, and becomes your program.",
     ImageOrigin.BUILT_HERE: (
-        "Not published yet: in a checkout of this project, it builds the image first, and then becomes your program."
+        "Not published yet: in a checkout of this project, it builds the image first, and then becomes your program. "
+        "Time: {time}."
     ),
     ImageOrigin.COMPILED_HERE: (
         "Not published yet. In a checkout of this project, the first line compiles a wheel that is on no index, then "
-        "builds and tests the image. For flash-attn 2 that takes about 90 minutes on two cores, and no GPU."
+        f"builds and tests the image. flash-attn 2 compiles for about {find_recipe('flash-attn').estimate_minutes(2)} "
+        "minutes on two cores, without a GPU. Time: {time}."
     ),
     ImageOrigin.UNLOCKED: "In the matrix and not locked yet: in a checkout of this project, the first line does it.",
 }
 _NOT_IN_MATRIX = (
-    "The rules allow it, and nobody has built it. In a checkout of this project, the first line adds it to the matrix; "
-    "the second builds it and tests it."
+    "The rules allow it, and nobody has built it. In a checkout of this project, this adds it to the matrix, and says "
+    "what to type next."
 )
 _COMPILED = "One of its wheels is on no index: it is compiled into a folder first."
 _JOB = """\
@@ -79,12 +81,13 @@ spec:
 END"""
 
 
-def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
-    """Return the commands of every tool, the most common tool first."""
+def list_run_commands(origin: ImageOrigin, build_time: str = "") -> list[RunCommand]:
+    """Return the commands of every tool, the most common tool first; `build_time` says how long a build takes."""
     if origin is ImageOrigin.ABSENT:
-        return [_command("build", _NOT_IN_MATRIX, "knowngood add {id}", "nox -s build-matrix -- --compile {id}")]
+        return [_command("add", _NOT_IN_MATRIX, "knowngood add {id}")]
     published, compiled = origin is ImageOrigin.PUBLISHED, origin is ImageOrigin.COMPILED_HERE
-    first = [] if published else [f"nox -s build-matrix -- {'--compile ' if compiled else ''}{{id}}"]
+    run = list_run_words("{id}", locked=origin is not ImageOrigin.UNLOCKED, compiling=compiled)
+    first = [] if published else [f"knowngood build-matrix {'--compile ' if compiled else ''}{{id}}"]
     built = "" if published else _BUILT_FIRST
     definition = "knowngood export {id} --format apptainer -o knowngood.def"
     wheels = ["KNOWNGOOD_WHEELHOUSE=. knowngood compile {id}"] if compiled else []
@@ -94,9 +97,7 @@ def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
     named = " --image {image}" if published else ""
     apptainer = [definition + named] if published else [*wheels, definition]
     return [
-        _command(
-            "knowngood", _HERE[origin], *([] if origin in _BY_RUN else first), "knowngood run {id} -- python train.py"
-        ),
+        _command("knowngood", _HERE[origin].replace("{time}", build_time), *map(" ".join, run)),
         _command("docker", built, *first, written_command("docker", "{image}", is_published=published)),
         _command(
             "podman",
@@ -154,9 +155,11 @@ def _command(tool: str, note: str, *lines: str) -> RunCommand:
     return RunCommand(tool=tool, note=note.strip(), text="\n".join(lines))
 
 
-def run_command_templates() -> dict[str, list[dict[str, Any]]]:
+def run_command_templates(build_time: str) -> dict[str, list[dict[str, Any]]]:
     """Return the commands of every origin as plain data, for the script of the first page."""
-    return {str(origin): [asdict(command) for command in list_run_commands(origin)] for origin in ImageOrigin}
+    return {
+        str(origin): [asdict(command) for command in list_run_commands(origin, build_time)] for origin in ImageOrigin
+    }
 
 
 def fill_run_command(text: str, values: Mapping[str, str]) -> str:

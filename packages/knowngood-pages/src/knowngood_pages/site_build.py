@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import base64
+import gc
 import gzip
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import knowngood
 import knowngood_facts
 import knowngood_pages
-from knowngood.core import local_files, worker_pool
+from knowngood.core import local_files
 from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import parse_cell
 from knowngood.core.hosts import DEFAULT_HOST
@@ -149,7 +153,7 @@ def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog) -> dict[
         "releases": site_verdicts.list_releases(known.published),
         "drivers": site_verdicts.list_drivers(known.universe),
         "minimum": site_verdicts.list_minimum_drivers(known.universe),
-        "commands": run_command_templates(),
+        "commands": run_command_templates(catalog.build_time),
         "unbuilt": UNBUILT_WORDS,
         "marks": {mark: [site_pages.STATE_GLYPHS[mark], text] for mark, text in site_pages.STATE_MEANINGS.items()},
         "explanations": dict(MARK_MEANINGS),
@@ -179,7 +183,7 @@ def computed_tables(
     }
     tables = {name: cached for name in names if (cached := _read_cached(keys[name])) is not None}
     missing = [name for name in names if name not in tables]
-    with worker_pool.process_pool(len(missing)) as pool:
+    with _process_pool(len(missing)) as pool:
         locked = known.published.locked
         # Those of the newest GPUs take longest, and therefore begin.
         running = {name: pool.submit(_compute_table, locked, standings, name) for name in reversed(missing)}
@@ -192,6 +196,17 @@ def computed_tables(
                 yield name, tables[name]
 
         yield answers
+
+
+def _process_pool(limit: int) -> ProcessPoolExecutor:
+    """Return a pool of forked processes: one a core, at most `limit`.
+
+    They are forked so that they share what this process has read; it must have no threads, since a thread could hold a
+    lock at the moment of the fork. The processes live for seconds and make few reference cycles; collecting those took
+    a sixth of their time, so garbage collection is off in them.
+    """
+    count = max(min(os.cpu_count() or 1, limit), 1)
+    return ProcessPoolExecutor(count, mp_context=get_context("fork"), initializer=gc.disable)
 
 
 @cache

@@ -141,6 +141,8 @@ class CellCard:
     cell: CatalogCell
     gpu: str
     """The cards that it is for, in a few words."""
+    build_time: str = ""
+    """How long a build takes, in words."""
 
     @property
     def lead(self) -> str:
@@ -199,7 +201,7 @@ class CellCard:
         values = command_values(self.cell.id, self.cell.axes, self.cell.reference, self.cell.tag)
         return [
             RunCommand(tool=item.tool, note=item.note, text=fill_run_command(item.text, values))
-            for item in list_run_commands(self.origin)
+            for item in list_run_commands(self.origin, self.build_time)
         ]
 
     @property

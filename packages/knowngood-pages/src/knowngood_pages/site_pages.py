@@ -107,6 +107,7 @@ def render_site(
         cell.id: CellCard(
             cell=cell,
             gpu=(labels or {}).get((cell.axes["gpu"], cell.axes.get("host", DEFAULT_HOST)), cell.axes["gpu"]),
+            build_time=catalog.build_time,
         )
         for cell in catalog.cells
     }

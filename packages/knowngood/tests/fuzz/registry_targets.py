@@ -165,7 +165,7 @@ def served_registry(fill: Callable[[str], dict[str, tuple[bytes, str]]], headers
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         address = f"127.0.0.1:{server.server_port}"
         answers = fill(address)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         try:
             yield Registry(Repository.parse(f"http://{address}/x"), attempts=1)
         finally:

@@ -233,7 +233,7 @@ def _served(data: bytes, content_type: str) -> Iterator[str]:
             """Write no line for a request: thousands of them would hide what the fuzzing says."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         try:
             yield f"127.0.0.1:{server.server_port}"
         finally:

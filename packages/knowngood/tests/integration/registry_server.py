@@ -83,7 +83,7 @@ class Proxy(http.server.ThreadingHTTPServer):
         self.rules: list = []
         self.requests: list[tuple[str, str]] = []
         self.address = f"127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def handle_error(self, request, client_address) -> None:
         """Ignore errors: the tests break connections on purpose."""

@@ -7,11 +7,12 @@ import io
 import re
 import struct
 import tarfile
-import threading
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
+
+from local_server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,14 +111,8 @@ def serve() -> Iterator[Registry]:
     handler = type("OneRegistry", (Handler,), {"registry": registry})
     server = Server(("127.0.0.1", 0), handler)
     registry.url = f"http://127.0.0.1:{server.server_address[1]}/simple/"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(server):
         yield registry
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def wheel(members: dict[str, str | bytes]) -> bytes:

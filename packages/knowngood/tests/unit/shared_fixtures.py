@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import hypothesis
@@ -29,8 +30,9 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def without_waits():
-    """Let what is tried again be tried as often as ever, and at once."""
+def without_waits(monkeypatch):
+    """Let what is tried again be tried as often as ever, and at once; no file of a test has to be on the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     with stamina.set_testing(True, attempts=100, cap=True):
         yield
 

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     day = _find_later_day(known, project.matrix, cell, extras)
     new = _add_to_text(text, project.matrix, cell, extras, arguments.base, day)
     _refuse_broken_cell(known, new)
-    command = next_commands.command_to_get_cell(cell, next_commands.open_verdicts())
+    command = next_commands.command_to_run_cell(cell, next_commands.open_verdicts())
     place = f"{MATRIX_FILE}:{new.addition.line}"
     document = {"id": str(cell), "entry": new.addition.entry, "line": new.addition.line, "next": command.document()}
     matrix_day = project.matrix.locked_at
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     lock_note, locked = _lock_and_write(project, new, text)
     with report_progress("render") as notify:
         rendered = render.render_project(Project(project.root), notify, check=False)
-    command = next_commands.command_to_get_cell(cell, next_commands.open_verdicts())
+    command = next_commands.command_to_run_cell(cell, next_commands.open_verdicts())
     document["next"] = command.document()
     document |= {"written": True, "locked": locked, "changed": rendered.document["changed"]}
     lines = [f"{place}: added", new.addition.entry.rstrip("\n"), *moved, lock_note]
@@ -114,7 +114,7 @@ def _cell_of_words(words: Sequence[str]) -> Cell | None:
 
 def _refuse_duplicate(cell: Cell, matrix: Matrix) -> None:
     if str(cell) in matrix.entries:
-        command = next_commands.command_to_get_cell(cell, next_commands.open_verdicts())
+        command = next_commands.command_to_run_cell(cell, next_commands.open_verdicts())
         raise KnowngoodError(f"matrix.yaml has {cell} already; {command.purpose}: `{command.command}`")
 
 

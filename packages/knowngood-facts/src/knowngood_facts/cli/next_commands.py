@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from knowngood.cli.main import Answer
 from knowngood.core.cell import Cell, parse_cell, parse_framework
 from knowngood.core.errors import UsageError
-from knowngood.launch.cell_verdict import ImageWay
+from knowngood.launch.cell_verdict import list_run_words
 from knowngood.project.checkout import Project, find_project
 from knowngood_facts.compat.check_answer import CheckAnswer, CheckVerdict
 from knowngood_facts.compat.query import MACHINE, VERSION_AXES, PackageSpec, Query
@@ -31,14 +31,14 @@ class NextCommand:
 
     command: str
     purpose: str
-    """What it is for: `get it`, `add it`, ..."""
+    """What it is for: `run it`, `add it`, ..."""
     note: str = ""
     """What it costs, or what it needs."""
 
     @property
     def text(self) -> str:
-        """The line that is printed."""
-        return f"{self.purpose}: {self.command}" + (f"  ({self.note})" if self.note else "")
+        """The command as it is printed, on a line that is not wrapped, and below it the note."""
+        return f"{self.purpose}: {self.command}" + (f"\n    ({self.note})" if self.note else "")
 
     def document(self) -> dict[str, str]:
         """The value as `--json` prints it."""
@@ -55,30 +55,15 @@ def open_verdicts() -> CellVerdicts:
     return CellVerdicts(answers, container_engine.find_running_engine(builds=False), os.environ)
 
 
-def command_to_get_cell(cell: Cell, verdicts: CellVerdicts) -> NextCommand:
-    """Return the command that gives the image of a cell: a pull where a repository is set, else a build.
-
-    Raises:
-        UsageError: KNOWNGOOD_REPOSITORY is not the name of a repository.
-    """
-    if str(cell) not in verdicts.project.matrix.entries:
-        return NextCommand(
-            command=_build_command(cell, compiling=cell.flash_attn_package == "flash-attn"), purpose="get it"
-        )
-    verdict, locked = verdicts.judge(cell), verdicts.project.tree.load(cell)
-    if (repository := os.environ.get("KNOWNGOOD_REPOSITORY")) and locked and verdict.way is ImageWay.PULL:
-        from knowngood.registry.image_reference import Repository, immutable_tag
-
-        tag = immutable_tag(str(cell), locked.digest)
-        pull = shlex.join(["docker", "pull", f"{Repository.parse(repository)}:{tag}"])
-        return NextCommand(command=pull, purpose="get it", note=verdict.cost)
-    return NextCommand(
-        command=_build_command(cell, compiling=bool(verdict.compiled)), purpose="get it", note=verdict.cost
-    )
-
-
-def _build_command(cell: Cell, *, compiling: bool) -> str:
-    return shlex.join(["knowngood", "build-matrix", *(["--compile"] if compiling else []), str(cell)])
+def command_to_run_cell(cell: Cell, verdicts: CellVerdicts) -> NextCommand:
+    """Return the command that runs a program in the image of a cell, as the pages have it, with what that costs."""
+    if str(cell) in verdicts.project.matrix.entries:
+        verdict = verdicts.judge(cell)
+        words, note = verdict.run_words(), verdict.cost
+    else:
+        words = list_run_words(str(cell), locked=False, compiling=cell.flash_attn_package == "flash-attn")
+        note = ""
+    return NextCommand(command=" && ".join(map(shlex.join, words)), purpose="run it", note=note)
 
 
 def command_to_add(choice: CellChoice) -> NextCommand:
@@ -120,7 +105,7 @@ def _is_framework(name: str, version: str) -> bool:
 def command_for_choice(choice: CellChoice, published: PublishedCells, verdicts: CellVerdicts) -> NextCommand | None:
     """Return the command for one cell that `pick` offers; `None` when no base has its Python."""
     if choice.published:
-        return command_to_get_cell(choice.cell, verdicts)
+        return command_to_run_cell(choice.cell, verdicts)
     return command_to_add(choice) if choice.cell.python in published.pythons else None
 
 
@@ -165,7 +150,7 @@ def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAn
     covered = [package for package in request.packages if package.name in {*known.packages, *result.covered}]
     request = replace(request, packages=tuple(covered))
     if result.cell:
-        return command_to_get_cell(parse_cell(result.cell), open_verdicts())
+        return command_to_run_cell(parse_cell(result.cell), open_verdicts())
     if result.verdict is CheckVerdict.BROKEN and result.changes:
         return NextCommand(command=request_command("check", request, result.changes), purpose="try")
     if result.verdict is CheckVerdict.UNKNOWN and (harvest := _command_to_harvest(result.findings, known)):

@@ -9,12 +9,10 @@ import pytest
 import samples
 from knowngood.cli.main import main
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import KnowngoodError, NetworkError
-from knowngood.core.image_record import IMAGE_RECORD_FILE
+from knowngood.core.errors import NetworkError
 from knowngood.index import wheel_contents
 from knowngood.index.wheel_contents import WheelContents
 from knowngood.lock import resolver
-from knowngood.project import checkout
 from knowngood.project.checkout import Project
 from samples import FA2, FA4, with_
 
@@ -63,7 +61,7 @@ def test_a_cell_gets_its_entry_its_lock_and_its_dockerfile(home, capsys):
     assert added.tree.load(cell)
     assert (added.tree.cell_folder(cell) / "Dockerfile").is_file()
     assert ENTRY.rstrip() in text
-    assert text.splitlines()[-1].startswith(f"get it: knowngood build-matrix {NEW}  (")
+    assert f"\nrun it: knowngood build-matrix {NEW} && knowngood run {NEW} -- python train.py\n    (" in text
 
 
 @pytest.mark.usefixtures("index")
@@ -95,7 +93,7 @@ def test_a_dry_run_prints_the_entry_and_does_nothing(home, capsys):
     code, text, _ = run_add(capsys, "--dry-run", NEW)
     assert code == 0
     assert ENTRY in text
-    assert f"knowngood build-matrix {NEW}" in text
+    assert f"knowngood build-matrix {NEW} && knowngood run {NEW} -- python train.py" in text
     assert snapshot(home) == before
 
 
@@ -136,7 +134,7 @@ def test_a_cell_whose_wheel_must_be_compiled_is_added_without_a_lock(home, capsy
     assert cell in Project(home.root).matrix.entries
     assert Project(home.root).tree.load(parse_cell(cell)) is None
     assert "not locked yet" in text
-    assert f"get it: knowngood build-matrix --compile {cell}" in text.splitlines()[-1]
+    assert f"run it: knowngood build-matrix --compile {cell} && knowngood run {cell} --" in text
 
 
 def test_a_broken_cell_is_refused_unless_an_amendment_waives_the_finding(home, capsys):
@@ -155,7 +153,7 @@ def test_a_broken_cell_is_refused_unless_an_amendment_waives_the_finding(home, c
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ([FA4], 1, f"matrix.yaml has {FA4} already; get it: `knowngood build-matrix {FA4}`"),
+        ([FA4], 1, f"matrix.yaml has {FA4} already; run it: `knowngood build-matrix {FA4} && knowngood run {FA4} "),
         (["--gpu", "H100"], 1, f"matrix.yaml has {FA4} already"),
         ([NEW.replace("cu130", "cu129")], 2, f"with these releases the cell is {NEW}; `knowngood add {NEW}`"),
         ([NEW.replace("py311", "py312")], 2, "no base of matrix.yaml has Python 3.12; they have 3.11 (debian12)"),
@@ -174,21 +172,3 @@ def test_what_cannot_be_added_is_refused_with_the_reason(home, capsys, words, co
     main(["add", *words])
     assert message in capsys.readouterr().err
     assert snapshot(home) == before
-
-
-def test_a_pull_is_the_way_to_get_an_image_where_a_repository_is_set(monkeypatch):
-    from knowngood_facts.cli import next_commands
-
-    cell = parse_cell("sm90-cu130-torch2.11.0-tf4.57.6-fa0-triton3.6.0-py311")
-    project = checkout.find_project(samples.ROOT)
-    assert (project.tree.cell_folder(cell) / IMAGE_RECORD_FILE).is_file()
-    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", "registry.example/team/knowngood")
-    verdicts = next_commands.open_verdicts()
-    command = next_commands.command_to_get_cell(cell, verdicts)
-    lock = project.tree.load(cell)
-    assert lock
-    assert command.command == f"docker pull registry.example/team/knowngood:{cell}-{lock.digest[:12]}"
-    assert command.note.startswith("2.69 GB to fetch")
-    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", "nowhere")
-    with pytest.raises(KnowngoodError, match="registry host"):
-        next_commands.command_to_get_cell(cell, verdicts)

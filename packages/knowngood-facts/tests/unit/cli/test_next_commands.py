@@ -67,9 +67,12 @@ def test_documents_have_the_command_too(question, capsys):
         follow_command(cell["next"]["command"])
 
 
-def test_the_first_command_for_a_built_cell_builds_it(capsys):
-    main(["build-matrix", "--dry-run", "t4"])
-    assert "buildx build" in capsys.readouterr().out
+def test_the_first_command_for_a_built_cell_runs_it_and_says_what_that_costs(capsys):
+    main(["pick", "--gpu", "T4"])
+    command = r"  run it: knowngood run sm75\S+ -- python train\.py"
+    times = r"\d+ to \d+ minutes to build, by \d+ rebuilds on [\d to]+ cores"
+    cost = rf"    \([\d.]+ GB to fetch, up to [\d.]+ GB of disk, {times}\)"
+    assert re.search(f"^{command}\n{cost}$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_cell_that_ran_on_a_cpu_only_is_unseen_on_a_gpu(capsys):
@@ -102,7 +105,7 @@ def test_every_command_of_an_answer_can_be_followed(words, capsys):
     assert "Traceback" not in text
     commands = commands_in(text)
     assert commands or code == 0, text
-    added = re.search(r"then get it: knowngood build-matrix (?:--compile )?(\S+)", text)
+    added = re.search(r"then run it: knowngood build-matrix (?:--compile )?(\S+)", text)
     for command in commands:
         follow_command(command, (parse_cell(added[1]),) if added else ())
 
@@ -111,3 +114,9 @@ def test_a_suggested_command_keeps_the_extras_that_were_asked_for(capsys):
     main(["check", "transformers[torch]==4.57.6", "accelerate==0.20.0"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.strip() == "try: knowngood check 'transformers[torch]==4.57.6' accelerate==0.26.0"
+
+
+def test_where_a_repository_is_named_a_pull_is_what_it_costs(monkeypatch, capsys):
+    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", "registry.example/team/knowngood")
+    main(["pick", "--gpu", "T4"])
+    assert ", nobody measured how long a pull takes)\n" in capsys.readouterr().out

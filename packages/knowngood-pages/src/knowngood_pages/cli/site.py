@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 from pathlib import Path
 
 from knowngood.cli.main import Answer
@@ -23,9 +24,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where to write the site (default: %(default)s); an earlier site there is replaced",
     )
-    parser.add_argument(
-        "--repository", metavar="NAME", help="the repository of the published images, as in `publish --to`"
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -33,7 +31,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     program, missing = _read_program(project)
     places = site_pages.SitePlaces(
-        repository=arguments.repository,
+        repository=os.environ.get("KNOWNGOOD_REPOSITORY") or project.matrix.publish.repository,
         licence=(project.root / "LICENSE").is_file(),
         source=git_history.find_source_address(project.root),
         made_from=git_history.describe_commit(project.root),

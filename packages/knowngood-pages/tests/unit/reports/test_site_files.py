@@ -15,10 +15,12 @@ from markupsafe import Markup
 
 from knowngood.core import local_files
 from knowngood.core.errors import UsageError
+from knowngood.engine import container_engine
 from knowngood.evidence import observed_run, run_evidence, sealed_files
 from knowngood.project import checkout
 from knowngood.project.checkout import Project
 from knowngood.reports import git_history
+from knowngood_facts.cli import next_commands
 from knowngood_facts.compat import knowledge
 from knowngood_facts.compat.pick_answer import pick_cells
 from knowngood_facts.compat.query import Query
@@ -27,6 +29,7 @@ from knowngood_pages import (
     catalog_collection,
     readme_parts,
     site_build,
+    site_cards,
     site_files,
     site_pages,
     site_questions,
@@ -480,7 +483,7 @@ def test_the_verdicts_are_those_of_pick(known, gpu):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no JavaScript here")
-def test_the_page_answers_as_the_command_for_every_name_of_a_card(known):
+def test_the_page_answers_as_the_command_for_every_name_of_a_card(known, monkeypatch, tmp_path):
     """Every card, with each trainer and several drivers: what the page's own scripts show, and what `pick` answers."""
     universe, published = known.universe, known.published
     pins = site_verdicts.list_frameworks(published)
@@ -500,7 +503,7 @@ def test_the_page_answers_as_the_command_for_every_name_of_a_card(known):
         for pin in pins
         for driver in ("", "555.42.02")
     ]
-    shown = ask_page(known, tables, asked)
+    shown, offered = ask_page(known, tables, asked), {}
     for (name, pin, driver), answer in zip(asked, shown, strict=True):
         machine = universe.gpus.find_machines(name)[0]
         assert answer["machine"] == machine.name
@@ -513,9 +516,24 @@ def test_the_page_answers_as_the_command_for_every_name_of_a_card(known):
         found = pick_cells(universe, question.request(name), published)
         cells = [choice.cell for choice in found.choices if choice.cell in own or not of_matrix_only]
         assert [cell["id"] for cell in answer["cells"]] == [str(cell) for cell in cells], (name, pin, driver)
+        offered |= {it.cell: it for it in found.choices if it.published and it.cell in cells}
     assert len({answer["machine"] for answer in shown}) == len(universe.gpus.machines)
+    compare_commands(offered, known, monkeypatch, tmp_path)
     trainers = {pin for (_, pin, _), answer in zip(asked, shown, strict=True) if answer["cells"]}
     assert trainers == set(pins)
+
+
+def compare_commands(offered, known, monkeypatch, folder):
+    """The card of each cell has the command that `pick` prints, on a machine that has compiled nothing."""
+    monkeypatch.setenv("KNOWNGOOD_WHEELHOUSE", str(folder))
+    monkeypatch.setattr(container_engine, "find_running_engine", lambda **_: None)
+    project, verdicts = Project(ROOT), next_commands.open_verdicts()
+    cells, _ = catalog_collection.collect_catalog_cells(project, project.evidence, known)
+    cards = {one.id: site_cards.CellCard(cell=one, gpu="") for one in cells}
+    assert len(offered) > 20
+    for one, choice in offered.items():
+        command = next_commands.command_for_choice(choice, known.published, verdicts)
+        assert cards[str(one)].commands[0].text.replace("\n", " && ") == command.command
 
 
 def ask_page(known, tables, asked):

@@ -45,9 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="memory for one compiler (default: %(default)s)",
     )
-    parser.add_argument(
-        "--renew", action="store_true", help="compile again what was made from other inputs or has no build record"
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -61,7 +58,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         wheelhouse=wheelhouse.wheelhouse_folder(),
         memory_each=arguments.memory_per_job,
         jobs=arguments.jobs,
-        renew=arguments.renew,
     )
     documents = compile_wheels(project, wheel_orders, options)
     failed = [item for item in documents if "error" in item]

@@ -17,7 +17,7 @@ from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
 from knowngood.project.cell_answers import JUDGEMENTS_FILE, CellAnswers, judge_cells
 from knowngood.project.checkout import Project, find_checkout
-from knowngood.reports import ci_workflows
+from knowngood.reports import ci_jobs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,10 +56,10 @@ def render_project(project: Project, notify: Notify, *, check: bool) -> Answer:
     measured = dict.fromkeys(parse_cell(point.run.cell) for point in answers.speed_points)
     if judgements := judge_cells(project, dict.fromkeys([*project.matrix.cells, *measured])):
         files[project.root / JUDGEMENTS_FILE] = judgements.render()
-    if (project.root / ci_workflows.WORKFLOW_FOLDER).is_dir():
+    if (project.root / ci_jobs.WORKFLOW_FOLDER).is_dir():
         files |= {
-            project.root / ci_workflows.WORKFLOW_FOLDER / name: text
-            for name, text in ci_workflows.render_workflows(project.templates).items()
+            project.root / ci_jobs.WORKFLOW_FOLDER / name: text
+            for name, text in ci_jobs.render_workflows(project.templates).items()
         }
     obsolete: list[Path] = []
     for name, render in extensions.load_extensions(extensions.RENDERED_FILES):

@@ -7,29 +7,41 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from knowngood.cli import run_image, shared_arguments
 from knowngood.cli.build_matrix import BuildOrder, build_cells
 from knowngood.cli.main import Answer, Word
 from knowngood.cli.progress import report_progress
+from knowngood.core import local_files
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import MissingError
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.engine import container_engine
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.images import pipeline
-from knowngood.launch import attached_suite_run, image_access
+from knowngood.launch import image_access
 from knowngood.project import release_signers
 from knowngood.project.checkout import find_project
-from knowngood.registry import image_reference
+from knowngood.registry import image_pull, image_reference, suite_artifact
 from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
 from knowngood.smoke import cluster_jobs, predictions, suite_run
 from knowngood.smoke.cluster_jobs import Scheduler
 from knowngood.smoke.suite_files import find_cell_suite
+
+if TYPE_CHECKING:
+    from knowngood.core.cell import Cell
+    from knowngood.core.notify import Notify
+    from knowngood.engine.container_engine import Engine
+    from knowngood.project.checkout import Project
+    from knowngood.project.release_signers import ReleaseVerifier
+    from knowngood.registry.image_pull import CheckedImage
+    from knowngood.registry.suite_artifact import AttachedSuite
+    from knowngood.smoke.suite_command import SuiteOptions
 
 
 def complete_words(words: Sequence[str]) -> list[str]:
@@ -120,11 +132,66 @@ def run_in_published_image(arguments: argparse.Namespace) -> Answer:
     verifiers = release_signers.load_release_verifiers(project.root, project.matrix.publish)
     options = shared_arguments.suite_options_from_arguments(arguments)
     with report_progress(str(reference)) as notify:
-        suited = attached_suite_run.check_suited_image(project, registry, reference, verifiers)
+        suited = _check_suited_image(project, registry, reference, verifiers)
         engine = container_engine.ensure_engine(notify=notify, builds=False)
-        evidence = attached_suite_run.run_attached_suite(project, suited, engine, options, notify)
+        evidence = _run_attached_suite(project, suited, engine, options, notify)
     print(f"{suited.image.text()}; suite {suited.suite.sha256[:12]}", file=sys.stderr)
     return _store_and_answer(evidence, project.evidence_store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SuitedImage:
+    """A published image with the suite that is attached to it, both checked."""
+
+    cell: Cell
+    image: CheckedImage
+    suite: AttachedSuite
+
+
+def _check_suited_image(
+    project: Project, registry: Registry, reference: ImageReference, verifiers: Sequence[ReleaseVerifier]
+) -> _SuitedImage:
+    """Return the image under a tag or a digest with its suite; nothing is pulled.
+
+    Raises `KnowngoodError` when there is no such image or no suite, when a wanted signature is missing, or when the
+    image's label names no cell.
+    """
+    image = image_pull.check_referenced_image(project, registry, reference, verifiers)
+    try:
+        cell = parse_cell(image.label)
+    except UsageError:
+        raise KnowngoodError(f"{reference} is no image of a cell: its label names {image.label or 'none'}") from None
+    return _SuitedImage(
+        cell=cell, image=image, suite=suite_artifact.fetch_attached_suite(registry, image.digest, verifiers)
+    )
+
+
+def _run_attached_suite(
+    project: Project, suited: _SuitedImage, engine: Engine, options: SuiteOptions, notify: Notify
+) -> Evidence:
+    """Pull an image that the engine lacks, and run its suite in it; what the suite should find comes from the project.
+
+    Raises `KnowngoodError` when the suite leaves no report, or is not the one that its document names.
+    """
+    image, cell = suited.image, suited.cell
+    image_pull.pull_checked_image(image, engine, notify)
+    expected = predictions.predictions_for_cell(predictions.load_predictions(project.root), cell, gpu=options.gpus)
+    place = suite_run.SuiteContainer(
+        cell=cell,
+        image=image.name or f"{image.repository}@{image.digest}",
+        digest=image.digest,
+        engine=engine,
+        options=options,
+        log=pipeline.cell_log_path(cell, "smoke"),
+        notify=notify,
+    )
+    with local_files.scratch_folder() as folder:
+        evidence = suite_run.run_in_container(place, suite=suited.suite.write_files(folder), predictions=expected)
+    if evidence.suite != suited.suite.sha256:
+        raise KnowngoodError(
+            f"the attached suite says that it is {suited.suite.sha256[:12]}, and its report says {evidence.suite[:12]}"
+        )
+    return evidence
 
 
 def run_parallel(arguments: argparse.Namespace) -> Answer:

@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from knowngood.core import formatting
 from knowngood.core.cell import (
@@ -22,7 +31,7 @@ from knowngood.core.cell import (
     parse_framework,
     validate_version,
 )
-from knowngood.core.errors import InputProblem, UsageError
+from knowngood.core.errors import InputError, InputProblem, UsageError
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.layer_groups import validate_group_name
 from knowngood.core.matrix_entries import ENTRY_AXES, normal_axis_value
@@ -123,6 +132,7 @@ Pins = Annotated[tuple[Annotated[str, AfterValidator(_pin)], ...], BeforeValidat
 Day = Annotated[str, _matching(r"\d{4}-\d\d-\d\d", "2026-11-20"), AfterValidator(_day)]
 Text = Annotated[str, Field(min_length=1)]
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=BaseModel)
 Values = Annotated[tuple[_T, ...], BeforeValidator(as_list), Field(min_length=1)]
 
 
@@ -384,6 +394,21 @@ def _remove(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
     else:
         return False
     return True
+
+
+def check_entries(source: YamlDocument, entry: type[_M]) -> list[_M]:
+    """Return the entries of a file that is a list of them; raises `InputError` with the place of each defect."""
+    try:
+        return TypeAdapter(list[entry]).validate_python(source.data)  # type: ignore[valid-type] # known at run time only
+    except ValidationError as error:
+        problems = []
+        for item in error.errors(include_url=False):
+            if item["type"] == "extra_forbidden":
+                words = f"unknown key {item['loc'][-1]!r}; an entry has {', '.join(entry.model_fields)}"
+                problems.append(source.problem(item["loc"], words, key=True))
+            else:
+                problems.append(problem_from_pydantic(source, item))
+        raise InputError(problems) from None
 
 
 def problem_from_pydantic(source: YamlDocument, item: Any) -> InputProblem:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.formatting import format_bytes
+from knowngood.evidence.build_times import BuildTimes, read_build_times
 from knowngood.images import build_survey, matrix_plan
 from knowngood.images.build_inputs import read_recipe_digest
 from knowngood.images.free_resources import DISK_AT_LEAST, DISK_PER_BYTE
@@ -47,6 +48,16 @@ class ImageWay(StrEnum):
     """It has no lock, or a damaged one, so what it takes is not known."""
 
 
+def list_run_words(cell: str, *, locked: bool, compiling: bool) -> list[list[str]]:
+    """Return the words of the commands that run a program in the image of a cell of the matrix.
+
+    `run` gets the image by itself, but locks and compiles nothing.
+    """
+    compile_option = ["--compile"] if compiling else []
+    first = [] if locked and not compiling else [["knowngood", "build-matrix", *compile_option, cell]]
+    return [*first, ["knowngood", "run", cell, "--", "python", "train.py"]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class WheelToCompile:
     """A wheel that a cell needs, and that neither this machine nor a place that is named has."""
@@ -77,6 +88,8 @@ class CellVerdict:
     compiled: tuple[WheelToCompile, ...] = ()
     problem: str = ""
     """Why it is not known what it costs."""
+    build_times: BuildTimes = field(default_factory=BuildTimes)
+    """How long a build may take; none are known where it is not built."""
 
     @property
     def brief_cost(self) -> str:
@@ -96,12 +109,18 @@ class CellVerdict:
         size = (
             f"{format_bytes(self.fetch)} to fetch, up to {format_bytes(self.disk)} of disk" if known else "unknown size"
         )
-        return "; ".join([*(item.text for item in self.compiled), size])
+        time = "nobody measured how long a pull takes" if self.way is ImageWay.PULL else self.build_times.text
+        return "; ".join([*(item.text for item in self.compiled), f"{size}, {time}"])
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What rules and incidents warn of in this cell for any use, as sentences."""
         return tuple(warning.because for warning in self.answer.warnings if not warning.when)
+
+    def run_words(self) -> list[list[str]]:
+        """Return the words of the commands that run a program in the image."""
+        locked = self.way is not ImageWay.LOCK
+        return list_run_words(str(self.answer.cell), locked=locked, compiling=bool(self.compiled))
 
     def commands(self) -> list[list[str]]:
         """Return the words of the commands that get the image into the engine of this machine; none where it is."""
@@ -129,6 +148,7 @@ class CellVerdict:
             "way": str(self.way),
             "fetch": self.fetch,
             "disk": self.disk,
+            "minutes": self.build_times.minutes,
             "compile": [vars(item) for item in self.compiled],
             "problem": self.problem,
             "warnings": [asdict(warning) for warning in self.answer.warnings],
@@ -160,6 +180,10 @@ class CellVerdicts:
         return read_recipe_digest(self.project)
 
     @cached_property
+    def _build_times(self) -> BuildTimes:
+        return read_build_times(self.project.evidence)
+
+    @cached_property
     def _house(self) -> Path:
         return wheelhouse.wheelhouse_folder()
 
@@ -180,7 +204,14 @@ class CellVerdicts:
             return CellVerdict(answer=answer, way=ImageWay.PULL, fetch=fetch, disk=DISK_AT_LEAST * fetch)
         fetch = sum(size for _, size in matrix_plan.layers_to_build(item, self._holdings))
         way = ImageWay.COMPILE if compiled else ImageWay.BUILD
-        return CellVerdict(answer=answer, way=way, fetch=fetch, disk=DISK_PER_BYTE * fetch, compiled=compiled)
+        return CellVerdict(
+            answer=answer,
+            way=way,
+            fetch=fetch,
+            disk=DISK_PER_BYTE * fetch,
+            compiled=compiled,
+            build_times=self._build_times,
+        )
 
     def _find_wheels_to_compile(self, cell: Cell) -> list[WheelToCompile]:
         """Return the wheels that neither this machine nor, as far as their bytes are recorded, a named place has."""

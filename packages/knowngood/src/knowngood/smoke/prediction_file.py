@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from knowngood.core.errors import InputError
-from knowngood.core.matrix_schema import as_list, problem_from_pydantic
-from knowngood.core.yaml_document import YamlDocument
+from knowngood.core.matrix_schema import as_list
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -25,11 +23,3 @@ class PredictionItem(BaseModel):
     when: Text | None = None
     device: Literal["cpu", "gpu"] | None = None
     incident: Text | None = None
-
-
-def validate_prediction_items(source: YamlDocument) -> list[PredictionItem]:
-    """Return the entries of a file; raises `InputError` with the line of each defect."""
-    try:
-        return TypeAdapter(list[PredictionItem]).validate_python(source.data)
-    except ValidationError as error:
-        raise InputError([problem_from_pydantic(source, item) for item in error.errors(include_url=False)]) from None

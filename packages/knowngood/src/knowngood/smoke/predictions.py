@@ -43,11 +43,12 @@ def load_predictions(root: Path) -> list[Prediction]:
 
 def parse_predictions(text: str, file: str) -> list[Prediction]:
     """Return the predictions in a file's text; raises `InputError` with the line of each defect."""
-    from knowngood.smoke.prediction_file import validate_prediction_items  # it imports pydantic
+    from knowngood.core.matrix_schema import check_entries  # it imports pydantic
+    from knowngood.smoke.prediction_file import PredictionItem
 
     source = yaml_document.parse_yaml(text, file)
     predictions = []
-    for index, item in enumerate(validate_prediction_items(source)):
+    for index, item in enumerate(check_entries(source, PredictionItem)):
         try:
             when = CellFilter(item.when) if item.when else None
         except UsageError as error:

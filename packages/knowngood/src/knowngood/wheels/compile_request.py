@@ -302,8 +302,6 @@ class CompileOptions:
     memory_each: int = MEMORY_PER_JOB
     """Memory for each job in bytes."""
     jobs: int | None = None
-    renew: bool = False
-    """Compile again when the present wheel was made from other inputs or has no record."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import threading
 
 import pytest
 
 from knowngood.core.errors import CorruptArchiveError
 from knowngood.images import image_build
 from knowngood.lock.cell_lock import Distribution
+from local_server import serving
 
 WHEEL = "tiny-1.0-py3-none-any.whl"
 GOOD, BAD = b"the wheel", b"the whxel"
@@ -32,11 +32,9 @@ def served(monkeypatch):
             self.wfile.write(body)
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_address[1]}/simple")
-    yield bodies
-    server.shutdown()
-    server.server_close()
+    with serving(server):
+        yield bodies
 
 
 def sha256(data: bytes) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from zipfile import ZipFile
@@ -13,6 +12,7 @@ from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.index import index_settings, wheel_contents
 from knowngood.index.package_index import open_http_session
 from knowngood.index.wheel_contents import WheelContents
+from local_server import serving
 
 
 def make_wheel(folder, name="a", record="a/__init__.py,sha256=x,1\na-1.dist-info/RECORD,,\n"):
@@ -151,10 +151,9 @@ def logins():
             self.send_response(204)
             self.end_headers()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with serving(server):
         yield server.server_port, sent
-        server.shutdown()
 
 
 @pytest.fixture(params=["address", "netrc"])

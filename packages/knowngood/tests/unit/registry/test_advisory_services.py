@@ -13,6 +13,7 @@ import pytest
 from knowngood.core.errors import UnknownError
 from knowngood.registry import advisory_service, vulnerability_audit
 from knowngood.registry.advisory_service import Vulnerability
+from local_server import serving
 
 JINJA = {
     "id": "GHSA-cpwx-vrp4-4pq7",
@@ -47,7 +48,6 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = [(200, {}, b"{}")]
         self.queries = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def give(self, *documents, status=200, **headers):
         self.queries.clear()
@@ -93,9 +93,8 @@ def osv(monkeypatch, tmp_path):
     monkeypatch.setattr(advisory_service, "cache_folder", lambda: tmp_path / "cache")
     server = Server()
     monkeypatch.setenv("PIP_AUDIT_OSV_URL", f"http://127.0.0.1:{server.server_port}/v1/query")
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving(server):
+        yield server
 
 
 def ask():

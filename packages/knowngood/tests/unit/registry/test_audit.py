@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from dataclasses import replace
 from datetime import date
 
@@ -15,6 +14,7 @@ from knowngood.cli import main
 from knowngood.core.errors import InputError, UnknownError
 from knowngood.lock.debian_lock import DebianPackage
 from knowngood.registry import advisory_service, vulnerability_audit
+from local_server import serving
 from samples import FA0, FA4, ROOT
 
 TODAY = date(2026, 11, 21)
@@ -84,13 +84,11 @@ def services(monkeypatch):
             self.say(OSV.get(asked["package"]["name"], {}))
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("PIP_AUDIT_OSV_URL", f"{address}/osv")
     monkeypatch.setenv("KNOWNGOOD_DEBIAN_TRACKER", f"{address}/tracker")
-    yield address
-    server.shutdown()
-    server.server_close()
+    with serving(server):
+        yield address
 
 
 @pytest.fixture
@@ -187,11 +185,14 @@ def test_the_committed_allowlist_is_sound():
     [
         ("- {id: a, package: b, because: c, until: 2026-11-20}", "a.yaml:1:42: a of b was accepted until 2026-11-20"),
         ("- {id: a, package: b, because: c, until: soon}", "a.yaml:1:42: 'soon' is not a date"),
-        ("- {id: a, package: b, until: 2027-01-01}", "a.yaml:1:3: the entry has no because"),
-        ("- {id: a, package: b, because: ' ', until: 2027-01-01}", "a.yaml:1:32: the entry has no because"),
-        ("- {id: a, package: b, because: c, until: 2027-01-01, why: d}", "a.yaml:1:54: there is no key 'why'"),
-        ("- a", "a.yaml:1:3: write an entry with the keys"),
-        ("a: b", "a.yaml:1:1: write a list of entries"),
+        ("- {id: a, package: b, until: 2027-01-01}", "a.yaml:1:3: the key 'because' is missing"),
+        ("- {id: a, package: b, because: ' ', until: 2027-01-01}", "a.yaml:1:32: [0].because must not be empty"),
+        (
+            "- {id: a, package: b, because: c, until: 2027-01-01, why: d}",
+            "a.yaml:1:54: unknown key 'why'; an entry has id, package, because, until",
+        ),
+        ("- a", "a.yaml:1:3: [0] must be a mapping"),
+        ("a: b", "a.yaml:1:1: the file must be a list"),
     ],
 )
 def test_what_is_wrong_in_the_allowlist_is_said_with_its_place(text, said):

@@ -34,6 +34,7 @@ from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import ImageReference, Repository, immutable_tag
 from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, DamagedContentError, Descriptor, RegistryManifest
 from knowngood.registry.registry_client import Registry
+from local_server import serving
 from samples import FA0, FA2, FA4, ROOT
 
 DIGEST = "sha256:" + "d" * 64
@@ -163,12 +164,10 @@ class TestLogin:
         server.address = f"127.0.0.1:{server.server_port}"
         secret = base64.b64encode(b"me:pass").decode()
         server.basic = f"Basic {secret}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         (tmp_path / "config.json").write_text(json.dumps({"auths": {server.address: {"auth": secret}}}))
-        yield server
-        server.shutdown()
-        server.server_close()
+        with serving(server):
+            yield server
 
     @pytest.mark.parametrize("kind", ["basic", "bearer"])
     def test_what_docker_login_left_is_used(self, registry, kind):

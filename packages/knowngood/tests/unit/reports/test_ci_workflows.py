@@ -19,10 +19,10 @@ from click.testing import CliRunner
 import samples
 from knowngood.cli import main
 from knowngood.core.errors import UsageError
-from knowngood.reports import ci_workflows
+from knowngood.reports import ci_jobs
 
 ROOT = samples.ROOT
-FILES = ci_workflows.render_workflows(ROOT / "templates")
+FILES = ci_jobs.render_workflows(ROOT / "templates")
 PARSED = {name: yaml.load(text, Loader=yaml.BaseLoader) for name, text in FILES.items()}  # noqa: S506  # plain strings
 JOBS = [pytest.param(job, id=f"{name}:{key}") for name, flow in PARSED.items() for key, job in flow["jobs"].items()]
 STEPS = [step for flow in PARSED.values() for job in flow["jobs"].values() for step in job["steps"]]
@@ -30,11 +30,11 @@ SCRIPTS = [step["run"] for step in STEPS if "run" in step]
 
 
 def test_the_committed_workflows_are_the_rendered_ones():
-    assert {path.name: path.read_text() for path in (ROOT / ci_workflows.WORKFLOW_FOLDER).glob("*.yml")} == FILES
+    assert {path.name: path.read_text() for path in (ROOT / ci_jobs.WORKFLOW_FOLDER).glob("*.yml")} == FILES
 
 
 def test_every_action_is_pinned_by_a_commit_of_the_list():
-    listed = set(ci_workflows.read_pinned_actions(ROOT / "templates").values())
+    listed = set(ci_jobs.read_pinned_actions(ROOT / "templates").values())
     used = set(re.findall(r"uses: (.+)", "".join(FILES.values())))
     assert used == listed
     assert all(re.fullmatch(r"[a-z]+/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", text) for text in used)
@@ -44,7 +44,7 @@ def test_an_action_by_its_tag_is_refused(tmp_path):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci/actions.yaml").write_text("checkout: {uses: actions/checkout, tag: v7, commit: v7}\n")
     with pytest.raises(UsageError, match="checkout is pinned by 'v7'"):
-        ci_workflows.read_pinned_actions(tmp_path)
+        ci_jobs.read_pinned_actions(tmp_path)
 
 
 @pytest.mark.parametrize("job", JOBS)
