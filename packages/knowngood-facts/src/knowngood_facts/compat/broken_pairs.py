@@ -117,7 +117,9 @@ class ExcludedReleases:
         return masks.read | masks.between
 
 
-def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Finding]:
+def find_broken_pairs(
+    versions: Mapping[str, str], read: ReadTable, callers: Collection[str] | None = None
+) -> list[Finding]:
     """Return a finding for each pair of these releases of which one needs at an import what the other lacks.
 
     It is an error when importing the caller fails, or what it is for; a warning when a name fails that it exports
@@ -127,14 +129,17 @@ def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Find
     Args:
         versions: package -> release, of the packages whose release is settled.
         read: gives the table of a caller.
+        callers: the packages whose imports are looked at; all of them when it is left out.
     """
-    return [_pair_finding(pair, uses) for pair in _list_judged_pairs(versions, read) if (uses := pair.uses)]
+    return [_pair_finding(pair, uses) for pair in _list_judged_pairs(versions, read, callers) if (uses := pair.uses)]
 
 
-def _list_judged_pairs(versions: Mapping[str, str], read: ReadTable) -> Iterator[_Pair]:
+def _list_judged_pairs(
+    versions: Mapping[str, str], read: ReadTable, callers: Collection[str] | None = None
+) -> Iterator[_Pair]:
     """Yield the pairs of these releases of which a table tells what breaks: that of the atlas, else that of a user."""
-    for caller, version in versions.items():
-        judged: set[str] = set()
+    for caller in versions if callers is None else [name for name in versions if name in callers]:
+        judged, version = set[str](), versions[caller]
         for key in (caller, f"{caller}=={version}"):
             table = read(key)
             mine = None if table is None else _place_of(version, table.releases)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import StrEnum
-from itertools import permutations
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -286,19 +286,24 @@ def _find_unread_names(universe: Universe, pairs: Iterable[_ReleasePair]) -> Ite
 
 
 def _list_unjudged_pairs(placement: QueryPlacement, resolved: QueryResolution) -> Iterator[_ReleasePair]:
-    """Yield the pairs of listed releases of which the one may use the other, and nobody judged what breaks.
+    """Yield a listed release and one that it may use, which is listed too or chosen, where nobody judged what breaks.
 
     Of packages of the atlas these are all that the one requires or breaks in some release; of others those that are of
     another time than what they require, since their authors cannot have tried them together. That matters, unless
-    a file lists a package that is outside the atlas.
+    a file lists a package that is outside the atlas, or the list leaves the other release open: an older one may do.
     """
     universe = placement.universe
     versions = dict(resolved.resolution.settled)
     versions |= {package.name: package.version for package in placement.packages if package.version}
     listed = sorted({package.name for package in placement.packages} & versions.keys())
     named = {package.name for package in placement.packages if package.explicit}
-    lacking = {name for name in listed if _lacks_names(universe, name, versions[name])}
-    for caller, callee in permutations(listed, 2):
+    # What the list leaves open is installed in the newest release that fits, as the resolution chose it.
+    chosen = {name: text for name, text in resolved.resolution.versions.items() if universe.read_releases(name)}
+    versions = chosen | versions
+    lacking = {name for name in {*listed, *chosen} if _lacks_names(universe, name, versions[name])}
+    for caller, callee in product(listed, sorted({*listed, *chosen})):
+        if caller == callee or (callee not in listed and caller not in lacking):
+            continue
         in_atlas = [bool(universe.read_releases(name)) for name in (caller, callee)]
         if not {caller, callee} & lacking or (not in_atlas[1] and is_helper(universe, callee)):
             continue
@@ -309,7 +314,7 @@ def _list_unjudged_pairs(placement: QueryPlacement, resolved: QueryResolution) -
         table = universe.broken_uses(caller)
         if apart or (all(in_atlas) and table is not None and callee in table.callees):
             unread = [release for release in pair if release[0] in lacking and (all(in_atlas) or release[0] == caller)]
-            matters = apart and (all(in_atlas) or {caller, callee} <= named)
+            matters = apart and callee in listed and (all(in_atlas) or {caller, callee} <= named)
             yield _ReleasePair(*pair, tuple(unread) or pair[1:], matters)
 
 
