@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 JUDGED_FILE = "judged.txt"
 """Says of which files the tables were made: a package and a digest in a line. Without it, all pairs are judged."""
 
-_JUDGE_REVISION = 1
+_JUDGE_REVISION = 2
 """Raised when the same atlas gives other tables; then all pairs are judged again."""
 
 
