@@ -241,7 +241,8 @@ class ImportEnvironment:
         wrote = {}
         for module in modules:
             state, _, text = (home / f"{module}.log").read_text("utf-8", errors="replace").partition("\n")
-            wrote[module] = "" if state == "imported" else text or f"ImportError: the process ended: {state}"
+            failure = text.replace(str(home), "~") or f"ImportError: the process ended: {state}"
+            wrote[module] = "" if state == "imported" else failure
         return wrote
 
     def has_pair(self) -> bool:

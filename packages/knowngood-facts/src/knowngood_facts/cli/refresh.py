@@ -38,8 +38,10 @@ def load_fitting_knowledge(request: Query, *, refresh: bool) -> tuple[CompatKnow
         return known, request
     from knowngood.cli.progress import report_progress
     from knowngood_facts.compat.check_answer import find_query_coverage
+    from knowngood_facts.facts.broken_use_table import refreshed_names_folder
     from knowngood_facts.facts.metadata_harvest import refresh_metadata
     from knowngood_facts.facts.package_metadata import refreshed_folder
+    from knowngood_facts.facts.release_names import read_pairs_of_releases
 
     folder = data_folder() / FACTS_FOLDER / "metadata"
     # Of a package without a pin, a newer release may be the one that is installed.
@@ -61,6 +63,12 @@ def load_fitting_knowledge(request: Query, *, refresh: bool) -> tuple[CompatKnow
             failed = next(iter(report.failed.values()), "") if report.unanswered else ""
             due = []
             known = knowledge.load_knowledge(refreshed=True)
+        if not failed and (pairs := find_query_coverage(known.for_query(request), request).pairs_to_read):
+            atlas = data_folder() / FACTS_FOLDER / "atlas"
+            names = read_pairs_of_releases(pairs, shipped=atlas, own=refreshed_names_folder(), notify=notify)
+            known = knowledge.load_knowledge(refreshed=True)
+            new |= {f"the names in {release}": 1 for release in names.new}
+            failed = names.failed.get("", "")
     read = ", ".join(f"{name} ({count} new)" for name, count in new.items())
     notes = [f"read from the index now: {read or 'nothing that is new'}"]
     notes += [f"{failed}; this is answered from what was read before"] if failed else []

@@ -25,7 +25,9 @@ CALLS = "calls:"
 """With this begins the id of the finding about functions that fail when they run."""
 
 ReadTable = Callable[[str], BrokenUseTable | None]
-"""Returns the table of a caller, or `None` when there is none."""
+"""Returns the table of a caller, or `None` when there is none.
+
+Asked for `trl==0.7.1` it is that of one release, which a user read beside those of the atlas."""
 
 
 def no_broken_uses(_: str) -> BrokenUseTable | None:
@@ -44,6 +46,13 @@ class _Pair:
     callee: str
     mine: int
     theirs: int
+    in_atlas: bool = True
+    """Whether the table is of the atlas, so that `api` can list its uses."""
+
+    def describe_command(self, mine: str, theirs: str) -> str:
+        """Return the command that lists all uses of the pair; empty where none does."""
+        command = f"`knowngood api --breaks {self.table.package}=={mine} {self.callee}=={theirs}`"
+        return command if self.in_atlas else ""
 
     @property
     def stops(self) -> list[BrokenUse]:
@@ -108,7 +117,9 @@ class ExcludedReleases:
         return masks.read | masks.between
 
 
-def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Finding]:
+def find_broken_pairs(
+    versions: Mapping[str, str], read: ReadTable, callers: Collection[str] | None = None
+) -> list[Finding]:
     """Return a finding for each pair of these releases of which one needs at an import what the other lacks.
 
     It is an error when importing the caller fails, or what it is for; a warning when a name fails that it exports
@@ -118,21 +129,27 @@ def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Find
     Args:
         versions: package -> release, of the packages whose release is settled.
         read: gives the table of a caller.
+        callers: the packages whose imports are looked at; all of them when it is left out.
     """
-    findings = []
-    for caller, version in versions.items():
-        table = read(caller)
-        mine = None if table is None else _place_of(version, table.releases)
-        if table is None or mine is None:
-            continue
-        for callee, releases in table.callees.items():
-            theirs = _place_of(versions[callee], releases) if callee in versions else None
-            if theirs is None:
+    return [_pair_finding(pair, uses) for pair in _list_judged_pairs(versions, read, callers) if (uses := pair.uses)]
+
+
+def _list_judged_pairs(
+    versions: Mapping[str, str], read: ReadTable, callers: Collection[str] | None = None
+) -> Iterator[_Pair]:
+    """Yield the pairs of these releases of which a table tells what breaks: that of the atlas, else that of a user."""
+    for caller in versions if callers is None else [name for name in versions if name in callers]:
+        judged, version = set[str](), versions[caller]
+        for key in (caller, f"{caller}=={version}"):
+            table = read(key)
+            mine = None if table is None else _place_of(version, table.releases)
+            if table is None or mine is None:
                 continue
-            pair = _Pair(table=table, callee=callee, mine=mine, theirs=theirs)
-            if uses := pair.uses:
-                findings.append(_pair_finding(pair, uses))
-    return findings
+            for callee in [name for name in table.callees if name in versions and name not in judged]:
+                theirs = _place_of(versions[callee], table.callees[callee])
+                if theirs is not None:
+                    judged.add(callee)
+                    yield _Pair(table=table, callee=callee, mine=mine, theirs=theirs, in_atlas=key == caller)
 
 
 def find_failing_calls(versions: Mapping[str, str], read: ReadTable) -> Iterator[Finding]:
@@ -143,19 +160,17 @@ def find_failing_calls(versions: Mapping[str, str], read: ReadTable) -> Iterator
         read: gives the table of a caller.
     """
     texts, packages, first = [], dict[str, str](), ""
-    for caller, version in versions.items():
-        table = read(caller)
-        mine = None if table is None else _place_of(version, table.releases)
-        for callee, releases in table.callees.items() if table is not None and mine is not None else ():
-            theirs = _place_of(versions[callee], releases) if callee in versions else None
-            if table is None or mine is None or theirs is None:
-                continue
-            uses = [use for use in table.uses[callee] if use.callers >> mine & 1 and use.callees >> theirs & 1]
-            places = dict.fromkeys(use.place for use in uses if use.place)
-            if places:
-                texts.append(f"{len(places)} of {caller} with {callee} (`{next(iter(places))}`)")
-                packages |= {name: versions[name] for name in (caller, callee)}
-                first = first or f"`knowngood api --breaks {caller}=={version} {callee}=={versions[callee]}` lists them"
+    for pair in _list_judged_pairs(versions, read):
+        caller, callee = pair.table.package, pair.callee
+        uses = [
+            use for use in pair.table.uses[callee] if use.callers >> pair.mine & 1 and use.callees >> pair.theirs & 1
+        ]
+        places = dict.fromkeys(use.place for use in uses if use.place)
+        if places:
+            texts.append(f"{len(places)} of {caller} with {callee} (`{next(iter(places))}`)")
+            packages |= {name: versions[name] for name in (caller, callee)}
+            command = pair.describe_command(versions[caller], versions[callee])
+            first = first or (f"; {command} lists them" if command else "")
     if texts:
         more = f" and of {len(texts) - _SHOWN} more pairs" if len(texts) > _SHOWN else ""
         yield Finding(
@@ -163,7 +178,7 @@ def find_failing_calls(versions: Mapping[str, str], read: ReadTable) -> Iterator
             kind="fact",
             severity="info",
             packages=packages,
-            because=f"functions that fail where they run: {', '.join(texts[:_SHOWN])}{more}; {first}",
+            because=f"functions that fail where they run: {', '.join(texts[:_SHOWN])}{more}{first}",
             source=("the sources of both",),
             confidence="artefact",
         )
@@ -300,10 +315,10 @@ def _releases_in_domain(domain: ValueDomain, releases: Sequence[str], mask: int)
 
 def _describe_pair(pair: _Pair, uses: Sequence[BrokenUse], mine: str, theirs: str) -> str:
     """Say which uses of a pair break, with these words for the two releases."""
-    caller, callee = pair.table.package, pair.callee
-    because = f"{caller} {mine} " + "; it ".join(_describe_use(pair, use) for use in uses[:_SHOWN])
+    because = f"{pair.table.package} {mine} " + "; it ".join(_describe_use(pair, use) for use in uses[:_SHOWN])
     if len(uses) > _SHOWN:
-        because += f"; and {len(uses) - _SHOWN} more (`knowngood api --breaks {caller}=={mine} {callee}=={theirs}`)"
+        command = pair.describe_command(mine, theirs)
+        because += f"; and {len(uses) - _SHOWN} more" + (f" ({command})" if command else "")
     return because
 
 

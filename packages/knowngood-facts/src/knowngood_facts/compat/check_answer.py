@@ -324,14 +324,16 @@ def _find_install_problems(
     """
     universe, domains = placement.universe, placement.universe.index.domains
     chosen = {name: text for name, text in resolved.resolution.versions.items() if name in universe.packages}
-    free = {name: text for name, text in chosen.items() if name not in placement.assignment}
-    places = {name: domains[name].index[text] for name, text in free.items() if text in domains[name].index}
-    if not places:
-        return
+    places = {
+        name: domains[name].index[text]
+        for name, text in chosen.items()
+        if name not in placement.assignment and text in domains[name].index
+    }
     installed = replace(placement, assignment={**placement.assignment, **places}, findings=[])
+    versions = resolved.resolution.versions
     named = {package.name for package in placement.packages}
-    versions = {name: text for name, text in resolved.resolution.versions.items() if name in named or name in chosen}
-    pairs = find_broken_pairs(versions, universe.broken_uses)
+    pairs = find_broken_pairs(versions, universe.broken_uses, callers=named | chosen.keys())
+    free = {name: text for name, text in versions.items() if name not in resolved.resolution.settled}
     stated = {finding.id for finding in findings}
     for finding in (*find_broken_rules(installed, conditions), *waive_pairs(pairs, versions, universe.waivers)):
         taken = [f"{name} {free[name]}" for name in finding.packages if name in free]

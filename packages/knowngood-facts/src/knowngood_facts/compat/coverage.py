@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import StrEnum
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -18,7 +19,7 @@ from knowngood_facts.compat.resolution_findings import list_names
 from knowngood_facts.compat.value_domain import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from knowngood_facts.compat.metadata_store import ReleaseDeclaration
     from knowngood_facts.compat.query import Query, UnreadLine
@@ -31,6 +32,10 @@ _COMPILED_WORDS = re.compile("torch|cuda|cu1[123]|nvidia|triton|flash|attn|kerne
 
 _TRIED_WITHIN = timedelta(days=183)
 """Names are taken away after they were deprecated for some releases, which takes most packages half a year or more."""
+
+
+Release = tuple[str, str]
+"""A package and its version."""
 
 
 class UnreadKind(StrEnum):
@@ -77,6 +82,8 @@ class Coverage:
     snapshot: str = ""
     """The day of the newest release that was read; empty where nothing was."""
     parts: tuple[UnreadPart, ...] = ()
+    pairs_to_read: tuple[tuple[Release, Release], ...] = ()
+    """The releases whose names are to be read, so that the answer can say what breaks between the two of a pair."""
     lines: tuple[UnreadLine, ...] = field(default=())
     """The lines of files of requirements that could not be used."""
     lines_matter: bool = False
@@ -120,17 +127,21 @@ _KIND_TEXTS = {
 
 def find_coverage(placement: QueryPlacement, query: Query, resolved: QueryResolution | None) -> Coverage:
     """Return what nobody read of the packages of a query, and of what they require."""
+    pairs = list(_list_unjudged_pairs(placement, resolved)) if resolved is not None else []
     parts = [
         *_find_unread_kernel(query),
         *_find_unread_packages(placement),
         *_find_unread_requirements(placement, query, resolved),
         *_find_unread_code(placement),
         *(_find_undeclared(placement, resolved) if resolved is not None else ()),
-        *(_find_unread_names(placement, resolved) if resolved is not None else ()),
+        *_find_unread_names(placement.universe, pairs),
     ]
     return Coverage(
         snapshot=placement.universe.metadata.day,
         parts=tuple(parts),
+        pairs_to_read=tuple(
+            (pair.caller, pair.callee) for pair in pairs if placement.universe.read_releases(pair.callee[0])
+        ),
         lines=query.unread,
         lines_matter=any(
             line.package is None or _may_matter(placement.universe, line.package) is not None for line in query.unread
@@ -243,62 +254,98 @@ def _find_undeclared(placement: QueryPlacement, resolved: QueryResolution) -> It
         )
 
 
-def _find_unread_names(placement: QueryPlacement, resolved: QueryResolution) -> Iterator[UnreadPart]:
-    """Yield the releases of packages of the atlas that the atlas lacks, beside the other package of the pair.
+@dataclass(frozen=True)
+class _ReleasePair:
+    """A release and one of a package that it may use, of which nobody judged what breaks."""
 
-    It matters where the one requires the other and is much older: its authors cannot have tried them together. So it
-    does for two packages that a user names and that are not in the atlas as a pair.
+    caller: Release
+    callee: Release
+    unread: tuple[Release, ...]
+    """Those of the two whose names the atlas lacks."""
+    matters: bool
+
+
+def _find_unread_names(universe: Universe, pairs: Iterable[_ReleasePair]) -> Iterator[UnreadPart]:
+    """Yield the releases whose names nobody read, beside the other package of the pair."""
+    beside: dict[Release, list[_ReleasePair]] = {}
+    for pair in pairs:
+        for release in pair.unread:
+            beside.setdefault(release, []).append(pair)
+    for release, found in beside.items():
+        name, version = release
+        known = universe.read_releases(name)
+        read = f"only releases from {known[0]} to {known[-1]} were read" if known else "none of its releases were"
+        others = dict.fromkeys(" ".join(pair.callee if pair.caller == release else pair.caller) for pair in found)
+        yield UnreadPart(
+            package=name,
+            release=version,
+            kind=UnreadKind.NAMES,
+            because=f"{read}, so an import of or by {list_names(others, 3)} may fail",
+            matters=any(pair.matters for pair in found),
+        )
+
+
+def _list_unjudged_pairs(placement: QueryPlacement, resolved: QueryResolution) -> Iterator[_ReleasePair]:
+    """Yield a listed release and one that it may use, which is listed too or chosen, where nobody judged what breaks.
+
+    Of packages of the atlas these are all that the one requires or breaks in some release; of others those that are of
+    another time than what they require, since their authors cannot have tried them together. That matters, unless
+    a file lists a package that is outside the atlas, or the list leaves the other release open: an older one may do.
     """
     universe = placement.universe
     versions = dict(resolved.resolution.settled)
     versions |= {package.name: package.version for package in placement.packages if package.version}
-    listed = {package.name for package in placement.packages} & versions.keys()
-    unread: dict[tuple[str, str], list[str]] = {}
-    older: set[tuple[str, str]] = set()
-    named = {package.name for package in placement.packages if package.explicit} & listed
-    for caller in sorted(listed):
-        table = universe.broken_uses(caller)
-        beside = named.difference([] if table is None else table.callees) if caller in named else ()
-        for callee in sorted(beside):
-            pair = (caller, versions[caller]), (callee, versions[callee])
-            if _is_used_newer(universe, *pair) and not is_helper(universe, callee):
-                because = f"{callee} {versions[callee]} came out long after it, so an import of its names may fail"
-                yield UnreadPart(
-                    package=caller, release=versions[caller], kind=UnreadKind.NAMES, because=because, matters=True
-                )
-        if table is None:
+    listed = sorted({package.name for package in placement.packages} & versions.keys())
+    named = {package.name for package in placement.packages if package.explicit}
+    # What the list leaves open is installed in the newest release that fits, as the resolution chose it.
+    chosen = {name: text for name, text in resolved.resolution.versions.items() if universe.read_releases(name)}
+    versions = chosen | versions
+    lacking = {name for name in {*listed, *chosen} if _lacks_names(universe, name, versions[name])}
+    for caller, callee in product(listed, sorted({*listed, *chosen})):
+        if caller == callee or (callee not in listed and caller not in lacking):
             continue
-        for callee in sorted(table.callees.keys() & listed):
-            pair = (caller, versions[caller]), (callee, versions[callee])
-            for item, other, releases in ((*pair, table.releases), (*pair[::-1], table.callees[callee])):
-                if item[1] not in releases:
-                    read = f"only releases from {releases[0]} to {releases[-1]} were read"
-                    unread.setdefault(item, [read]).append(f"{other[0]} {other[1]}")
-                    beyond = not Version(releases[0]) < Version(item[1]) < Version(releases[-1])
-                    older |= {item} if beyond and _is_used_newer(universe, *pair, extras=True) else set()
-    for (name, release), (read, *others) in unread.items():
-        yield UnreadPart(
-            package=name,
-            release=release,
-            kind=UnreadKind.NAMES,
-            because=f"{read}, so an import of or by {list_names(dict.fromkeys(others), 3)} may fail",
-            matters=(name, release) in older,
-        )
+        in_atlas = [bool(universe.read_releases(name)) for name in (caller, callee)]
+        if not {caller, callee} & lacking or (not in_atlas[1] and is_helper(universe, callee)):
+            continue
+        pair = (caller, versions[caller]), (callee, versions[callee])
+        if _was_judged(universe, *pair):
+            continue
+        apart = _is_of_another_time(universe, *pair, extras=all(in_atlas))
+        table = universe.broken_uses(caller)
+        if apart or (all(in_atlas) and table is not None and callee in table.callees):
+            unread = [release for release in pair if release[0] in lacking and (all(in_atlas) or release[0] == caller)]
+            matters = apart and callee in listed and (all(in_atlas) or {caller, callee} <= named)
+            yield _ReleasePair(*pair, tuple(unread) or pair[1:], matters)
 
 
-def _is_used_newer(
-    universe: Universe, caller: tuple[str, str], callee: tuple[str, str], *, extras: bool = False
-) -> bool:
-    """Return whether a release requires a package, or an extra of it, of which the other release is much younger."""
+def _lacks_names(universe: Universe, name: str, version: str) -> bool:
+    """Return whether the atlas has no names of a release; what lies between two that it has was withdrawn."""
+    known = universe.read_releases(name)
+    return not known or not Version(known[0]) <= Version(version) <= Version(f"{known[-1]}+z")
+
+
+def _was_judged(universe: Universe, caller: Release, callee: Release) -> bool:
+    """Return whether a user's own reading has judged two releases."""
+    table = universe.broken_uses("==".join(caller))
+    return table is not None and callee[1] in table.callees.get(callee[0], ())
+
+
+def _is_of_another_time(universe: Universe, caller: Release, callee: Release, *, extras: bool) -> bool:
+    """Return whether a release may use a package whose release is much younger or older.
+
+    With `extras` it is asked whether the release requires the package, or an extra of it. Else the caller is outside
+    the atlas, and what requires one package of the atlas may use another that comes with it.
+    """
     mine, theirs = (_find_release(universe, *item) for item in (caller, callee))
     if mine is None or theirs is None or not (mine.uploaded and theirs.uploaded):
         return False
-    if date.fromisoformat(theirs.uploaded) - date.fromisoformat(mine.uploaded) < _TRIED_WITHIN:
+    if abs(date.fromisoformat(theirs.uploaded) - date.fromisoformat(mine.uploaded)) < _TRIED_WITHIN:
         return False
-    dependencies = (parse_dependency(line) for line in mine.requirements)
-    return any(
-        item is not None and item.name == callee[0] and (extras or not item.marked_extras) for item in dependencies
-    )
+    required = [item for line in mine.requirements if (item := parse_dependency(line)) is not None]
+    if extras:
+        return any(item.name == callee[0] for item in required)
+    names = {item.name for item in required if not item.marked_extras}
+    return callee[0] in names or (any(map(universe.read_releases, names)) and bool(universe.read_releases(callee[0])))
 
 
 def _find_release(universe: Universe, name: str, version: str) -> ReleaseDeclaration | None:

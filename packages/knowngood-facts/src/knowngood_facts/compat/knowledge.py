@@ -40,7 +40,13 @@ from knowngood_facts.compat.universe import (
     build_universe,
     find_needed_packages,
 )
-from knowngood_facts.facts.broken_use_table import read_broken_uses
+from knowngood_facts.facts.atlas_lookup import list_read_releases
+from knowngood_facts.facts.broken_use_table import (
+    BrokenUseTable,
+    read_broken_uses,
+    refreshed_names_folder,
+    releases_folder,
+)
 from knowngood_facts.facts.fact_store import BUILDS_FOLDER, load_fact_document
 from knowngood_facts.facts.package_metadata import (
     list_metadata_packages,
@@ -237,11 +243,19 @@ def load_knowledge(root: Path | None = None, *, refreshed: bool = False) -> Comp
         releases = load_fact_document(path)["releases"] if path.exists() else {}
         return {version: entry["facts"] for version, entry in releases.items()}
 
+    own_names = releases_folder(refreshed_names_folder()) if refreshed else None
+
+    def read_uses(name: str) -> BrokenUseTable | None:
+        if "==" in name:
+            return read_broken_uses(name, own_names) if own_names is not None else None
+        return read_broken_uses(name, atlas)
+
     def build(book: Factbook) -> Universe:
-        universe = build_universe(book, catalog, rules, waivers, lambda name: read_broken_uses(name, atlas))
+        universe = build_universe(book, catalog, rules, waivers, read_uses)
         return replace(
             universe,
             incidents=incidents.incidents_of_rule,
+            read_releases=lambda name: list_read_releases(name, atlas),
             models=models,
             model_types=partial(_model_types, atlas),
             read_builds=read_builds,

@@ -67,6 +67,8 @@ class Universe:
     """The architectures that runs of the model suite tried; rules and the words of people name others."""
     broken_uses: ReadTable = no_broken_uses
     """Gives what releases of others break in a package."""
+    read_releases: Callable[[str], Sequence[str]] = lambda _: ()
+    """Returns the releases of a package whose names the atlas has, oldest first."""
     read_builds: ReadBuilds = no_builds
     model_types: Callable[[], ModelTypes | None] = lambda: None
     """Returns which releases of transformers have which models, where that was read."""

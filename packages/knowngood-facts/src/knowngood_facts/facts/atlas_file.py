@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     import re
     from pathlib import Path
 
+READER_REVISION = 4
+"""Raised when the rows of the same source change."""
+
 DETAIL_LIMIT = 400
 """Longer details are cut or left out, in characters."""
 
@@ -305,8 +308,12 @@ class AtlasTables:
 
     def write(self, folder: Path, level: int = _LEVEL) -> None:
         """Replace the package's file in `folder`; a low `level` of zstd is fast, for a file that soon changes again."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / f"{self.package}.atlas", self.render(level))
+        self.write_as(folder / f"{self.package}.atlas", level)
+
+    def write_as(self, path: Path, level: int = 3) -> None:
+        """Replace a file, which need not be called like the package."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, self.render(level))
 
 
 class AtlasHeader(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ from knowngood.core.local_files import FACTS_FOLDER
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.releases import group_by_release
 from knowngood.index.remote_archive import open_bulk_archive
-from knowngood_facts.facts.atlas_file import AtlasFile, AtlasRow, AtlasTables, ModuleRows, RowKind
+from knowngood_facts.facts.atlas_file import READER_REVISION, AtlasFile, AtlasRow, AtlasTables, ModuleRows, RowKind
 from knowngood_facts.facts.message_store import MessageRow, extract_messages, group_rows
 from knowngood_facts.facts.module_rows import extract_module
 
@@ -103,8 +104,6 @@ def parse_atlas_field(text: str, file: str) -> AtlasField:
     return AtlasField(since=str(since), modules=modules, series=series, purposes=purposes)
 
 
-READER_REVISION = 4
-"""Raised when the rows of the same source change."""
 OLDEST_REVISION = 3
 """A file of this revision keeps its releases and gets new ones; an older file is read again from nothing."""
 
@@ -166,7 +165,7 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
         if tables.sourceless.get(version) == file.name:
             continue
         try:
-            release_rows = _read_release(file, package.module, index, workers, callees, known)
+            release_rows = read_release_rows(file, package.module, index, workers, callees, known)
         except UnreadableError as error:
             tables.failed[version] = str(error)
             notify(f"{package.name} {version}: {error}")
@@ -178,7 +177,7 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
             continue
         known = release_rows
         place = sum(Version(other) < release.version for other in tables.releases)
-        tables.add_release(version, place, file.name, _render_rows(known))
+        tables.add_release(version, place, file.name, render_rows(known))
         new.append(version)
         notify(f"{package.name} {version}: {len(known)} modules")
         if len(new) % _SAVE_EVERY == 0:
@@ -243,9 +242,9 @@ _COMPILED_MODULE = ModuleRows((AtlasRow("", RowKind.MODULE, "x"),), ())
 """A module without a source: it is there, and what it has inside is not known."""
 
 
-def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
+def read_release_rows(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
     file: PublishedFile,
-    top: str,
+    top: str | None,
     index: PackageIndex,
     workers: Executor,
     callees: frozenset[str],
@@ -253,12 +252,19 @@ def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
 ) -> dict[str, tuple[str, ModuleRows]] | None:
     """Return module -> (content key, rows) of everything below the module `top`; `None` when it installs none at all.
 
-    What has the key that it had in `known` is taken from there.
+    What has the key that it had in `known` is taken from there. Without `top` it is the module that is called like the
+    package, else the one with the most sources.
+
+    Raises:
+        UnreadableError: the file cannot be read.
     """
     archive = open_bulk_archive(file, index.session)
     keys = archive.content_keys()
     sources = select_sources(keys)
-    own = {module.partition(".")[0] for module in sources}
+    tops = Counter(module.partition(".")[0] for module in sources)
+    own = frozenset(tops)
+    guess = file.name.partition("-")[0].lower().replace(".", "_")
+    top = top or (guess if guess in tops else next((name for name, _ in tops.most_common(1)), ""))
     members = {module: member for module, member in sources.items() if module.partition(".")[0] == top}
     if not members and not (file.is_wheel and own):
         return None  # an sdist may have sources of what builds it alone
@@ -315,7 +321,8 @@ def select_sources(members: Iterable[str]) -> dict[str, str]:
     return chosen
 
 
-def _render_rows(modules: Mapping[str, tuple[str, ModuleRows]]) -> dict[str, list[str]]:
+def render_rows(modules: Mapping[str, tuple[str, ModuleRows]]) -> dict[str, list[str]]:
+    """Return module -> its rows as the file has them; of the uses in it under `@module`."""
     rendered: dict[str, list[str]] = {}
     for module, (_, rows) in modules.items():
         rendered[module] = [f"{row.path}\t{row.kind}\t{row.detail}" for row in rows.rows]

@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from knowngood_facts.facts.atlas_file import EXPORTS, AtlasFile, RowKind
 from knowngood_facts.facts.fact_store import facts_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _DEPTH = 12
@@ -466,14 +466,28 @@ def list_owners(module: str, folder: Path | None = None) -> tuple[str, ...]:
     folder = folder or atlas_folder()
     guess = module.replace("_", "-")
     names = sorted(list_atlas_packages(folder), key=lambda name: name != guess)
-    return tuple(name for name in names if _read_root(folder / f"{name}.atlas") == module)
+    return tuple(name for name in names if _read_header(folder / f"{name}.atlas").get("root") == module)
+
+
+def list_read_releases(package: str, folder: Path) -> Sequence[str]:
+    """Return the releases of a package whose names the atlas in a folder has, oldest first; none without a file."""
+    path = folder / f"{package}.atlas"
+    return tuple(_read_header(path).get("releases", ())) if path.exists() else ()
 
 
 @cache
-def _read_root(path: Path) -> str:
+def _read_header(path: Path) -> Mapping[str, Any]:
     with path.open("rb") as opened:
         line = opened.readline(_HEADER_LIMIT)
     try:
-        return str(json.loads(line)["root"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+        header = json.loads(line)
+    except ValueError:
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def forget_opened_atlas() -> None:
+    """Let files that were written since be read again in this process."""
+    open_atlas.cache_clear()
+    list_owners.cache_clear()
+    _read_header.cache_clear()

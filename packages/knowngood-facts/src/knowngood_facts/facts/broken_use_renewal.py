@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.data_files import read_data_bytes, read_data_text, write_compressed_text
 from knowngood.core.local_files import write_atomically
-from knowngood_facts.facts.atlas_lookup import list_atlas_packages, list_owners, open_atlas
+from knowngood_facts.facts.atlas_lookup import (
+    forget_opened_atlas,
+    list_atlas_packages,
+    list_owners,
+    open_atlas,
+)
 from knowngood_facts.facts.broken_use_table import list_table_packages, read_broken_uses, table_path
 from knowngood_facts.facts.broken_uses import compute_broken_uses, read_purposes
 
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 JUDGED_FILE = "judged.txt"
 """Says of which files the tables were made: a package and a digest in a line. Without it, all pairs are judged."""
 
-_JUDGE_REVISION = 1
+_JUDGE_REVISION = 2
 """Raised when the same atlas gives other tables; then all pairs are judged again."""
 
 
@@ -33,7 +38,7 @@ def renew_broken_uses(folder: Path) -> list[str]:
     Raises:
         InputError: a file of the atlas, or a table, is damaged.
     """
-    open_atlas.cache_clear()  # a harvest may have changed what was opened before
+    forget_opened_atlas()  # a harvest may have changed what was opened before
     states = _list_states(folder)
     due = _find_due_packages(states, folder)
     changed = []

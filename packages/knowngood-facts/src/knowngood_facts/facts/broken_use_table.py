@@ -17,7 +17,8 @@ from typing import Literal, TypedDict
 
 from knowngood.core import json_document
 from knowngood.core.data_files import load_json_checked_once
-from knowngood_facts.facts.atlas_file import parse_intervals, render_intervals
+from knowngood.core.local_files import cache_folder
+from knowngood_facts.facts.atlas_file import READER_REVISION, parse_intervals, render_intervals
 
 SCHEMA = "knowngood/broken-uses/3"
 _REMEDY = "restore it, or make it again with `knowngood harvest --atlas`"
@@ -133,6 +134,16 @@ class BrokenUseTable:
             callees.append(f'{json.dumps(package)}: {{"releases": {json.dumps(list(releases))}, "uses": [\n{rows}\n]}}')
         parts.append('"callees": {\n' + ",\n".join(callees) + "\n}")
         return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def refreshed_names_folder() -> Path:
+    """Return the folder of this user for the names that `--refresh` reads; it is in the cache."""
+    return cache_folder() / "facts" / f"names-{READER_REVISION}"
+
+
+def releases_folder(own: Path) -> Path:
+    """Return where that folder has the files of single releases."""
+    return own / "releases"
 
 
 def table_path(package: str, folder: Path) -> Path:

@@ -537,20 +537,23 @@ def read_purposes(folder: Path) -> Mapping[str, Sequence[str]]:
     return parse_atlas_field(text, "packages.yaml").purposes
 
 
-def compute_broken_uses(package: str, folder: Path, among: Collection[str] | None = None) -> BrokenUseTable:
+def compute_broken_uses(
+    package: str, folder: Path, among: Collection[str] | None = None, source: Path | None = None
+) -> BrokenUseTable:
     """Compute the table of one package of the atlas, which takes seconds.
 
     Args:
         package: the package that uses others.
         folder: the atlas.
         among: the packages whose use is judged; None for all.
+        source: the file with the caller's releases; None for the one in the atlas.
 
     Raises:
         FileNotFoundError: the atlas does not have the package.
         InputError: a file of the atlas is damaged.
     """
     # Not the one that `open_atlas` keeps: what is read of a caller is of no use for the next one, and much.
-    caller = AtlasLookup(AtlasFile(folder / f"{package}.atlas"))
+    caller = AtlasLookup(AtlasFile(source or folder / f"{package}.atlas"))
     _lazy_names.cache_clear()
     _imports_of.cache_clear()
     callees: dict[str, AtlasLookup] = {}

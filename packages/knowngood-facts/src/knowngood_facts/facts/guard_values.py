@@ -289,8 +289,9 @@ class StatementRunner:
 
 def _skip_statement(node: ast.stmt, frame: GuardFrame) -> None:
     """A statement that is not followed, such as a loop: what it binds is unknown, and it may return."""
-    frame.maybe.append(UNKNOWN)
     for part in ast.walk(node):
+        if isinstance(part, ast.Return | ast.Raise):
+            frame.maybe.append(UNKNOWN)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             frame.names[part.id] = UNKNOWN
 

@@ -12,10 +12,14 @@ from knowngood_facts.facts.python_source import dotted_name, string_constants
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-_SIGNS = ("globals()", "locals()", "vars(", "sys.modules", "exec(", "global ")
+_SIGNS = ("globals()", "locals()", "vars(", "sys.modules", "sys.meta_path", "exec(", "global ")
 """Texts without which a source has nothing of this kind."""
 
 _MODULE_NAME = re.compile(r"\w+(\.[\w*]+)+")
+
+_LOOKED_AT = re.compile(r"\(\?[=!][^)]*\)")
+_GROUP = re.compile(r"\([^)]*\)")
+"""Of a pattern in a source: what it looks ahead for, and a group."""
 
 _READERS = frozenset(
     {"getattr", "hasattr", "dir", "getmembers", "getsource", "getfile", "len", "list", "dict", "set", "sorted", "eval"}
@@ -34,7 +38,8 @@ class RunTimeNames:
     stand_in: str = ""
     """The class of the object that takes the module's place in `sys.modules`, as written; empty for none."""
     modules: set[str] = field(default_factory=set)
-    """The modules of its package that it may put into `sys.modules`; `*` stands for what is filled in."""
+    """The modules of its package that it may put into `sys.modules`, or that a finder of its own answers for; `*`
+    stands for what is filled in."""
 
 
 def find_run_time_names(tree: ast.Module, source: str, module: str) -> RunTimeNames:
@@ -69,6 +74,10 @@ def find_run_time_names(tree: ast.Module, source: str, module: str) -> RunTimeNa
             case ast.Attribute(value=value, attr=name, ctx=ast.Store()) if _is_own_module(value, aliases):
                 run_time.is_open |= name == "__class__"
                 run_time.names.add(name)
+            case ast.Call(func=ast.Attribute(value=path, attr="append" | "insert")) if (
+                dotted_name(path) == "sys.meta_path"
+            ):
+                run_time.modules.update(_list_found_names(tree, module))
             case ast.Call():
                 _take_call(run_time, node, aliases, is_inner=is_inner)
     return run_time
@@ -132,6 +141,28 @@ def _list_module_names(tree: ast.Module, module: str) -> Iterator[str]:
                 continue
         if _MODULE_NAME.fullmatch(name) and name.partition(".")[0] == module.partition(".")[0]:
             yield name
+
+
+def _list_found_names(tree: ast.Module, module: str) -> Iterator[str]:
+    """Yield the submodules that a finder may make: keys of tables of names, and patterns that begin with its package.
+
+    In a pattern the package is `{re.escape(__name__)}`, a call; a plain `{__name__}` is where a finder looks instead.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Dict(keys=keys, values=values):
+                texts = [
+                    item.value
+                    for item in (*keys, *values)
+                    if isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value.isidentifier()
+                ]
+                if len(texts) == 2 * len(keys):
+                    yield from (f"{module}.{text}" for text in texts[: len(keys)])
+            case ast.JoinedStr(values=[ast.FormattedValue(value=ast.Call(args=[ast.Name(id="__name__")])), *rest]):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in rest)
+                name = module + _GROUP.sub("*", _LOOKED_AT.sub("", text)).replace("\\.", ".")
+                if _MODULE_NAME.fullmatch(name):
+                    yield name
 
 
 def _take_key(run_time: RunTimeNames, key: ast.expr | None) -> None:

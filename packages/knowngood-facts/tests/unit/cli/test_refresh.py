@@ -28,10 +28,10 @@ def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[harves
     stamina.set_testing(False)
 
 
-def add_release(registry: harvest_registry.Registry, name: str, version: str, *requires: str) -> None:
+def add_release(registry: harvest_registry.Registry, name: str, version: str, *requires: str, source: str = "") -> None:
     folder = f"{name}-{version}.dist-info"
     registry.files[f"{name}-{version}-py3-none-any.whl"] = wheel(
-        {f"{folder}/METADATA": metadata(name, version, *requires)}
+        {f"{folder}/METADATA": metadata(name, version, *requires), f"{name}/__init__.py": source.encode()}
     )
 
 
@@ -65,6 +65,29 @@ def test_a_release_newer_than_the_facts_is_read_beside_those_that_are_known(
     code, document = ask(capsys, *question, "--refresh")
     assert (code, document["findings"][0]["id"]) == (1, "requires:einops:torch")
     assert ask(capsys, "check", "torch==2.6.0", "einops==0.8.0")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "requires"),
+    [
+        pytest.param("peft", "0.3.0", "transformers", id="older than what the atlas begins with"),
+        pytest.param("zzapp", "1.0", "transformers", id="outside of the atlas"),
+    ],
+)
+def test_the_names_of_a_release_are_read_and_judged_beside_what_it_may_use(
+    name: str, version: str, requires: str, registry: harvest_registry.Registry, capsys: pytest.CaptureFixture[str]
+):
+    add_release(registry, name, version, requires, source="from transformers import top_k_top_p_filtering")
+    registry.uploaded["zzapp-1.0-py3-none-any.whl"] = "2023-10-01T00:00:00Z"
+    question = ("check", f"{name}=={version}", "transformers==4.57.6", "--python", "3.11")
+    code, document = ask(capsys, *question)
+    assert (code, {part["package"] for part in document["unread"] if part["matters"]}) == (3, {name})
+    code, document = ask(capsys, *question, "--refresh")
+    assert (code, document["findings"][0]["id"]) == (1, f"uses:{name}:transformers")
+    assert document["suggestion"]["changes"] == {"transformers": "4.38.2"}
+    registry.files.clear()
+    assert ask(capsys, *question)[0] == 1  # without the index: it is kept
+    assert ask(capsys, "check", f"{name}=={version}", "transformers==4.38.2", "--python", "3.11")[0] == 0
 
 
 @pytest.mark.usefixtures("registry")

@@ -89,6 +89,19 @@ IMPORTS = """
     def is_with_third_available():
         return _lib_available and is_third_available()
 
+    def is_counted_available():
+        exists = importlib.util.find_spec("lib") is not None
+        for distribution in importlib.metadata.distributions():
+            count = 1
+        return exists
+
+    def is_searched_available():
+        exists = importlib.util.find_spec("lib") is not None
+        for distribution in importlib.metadata.distributions():
+            if distribution.broken:
+                return False
+        return exists
+
     def is_part_available():
         return importlib.util.find_spec("lib.part") is not None
 """
@@ -116,6 +129,8 @@ def list_callees(folder: Path, source: str) -> list[int]:
         ("is_recent_available(min_version='1.1')", 0b110),
         ("is_compared_available()", 0b110),
         ("is_strict_available()", 0b100),
+        ("is_counted_available()", 0b110),
+        ("is_searched_available()", 0),
         ("is_part_available()", 0b010),
         ("HAS_LIB_PART", 0b010),
         ("not HAS_LIB_PART", 0b100),

@@ -138,3 +138,39 @@ def test_a_module_that_is_put_into_sys_modules_is_not_called_gone(tmp_path: Path
         assert (lookup.find_name(name).present, lookup.find_name(name).unclear) == (0b01, 0b10), name
     for name in ("lib.gone", "lib.models.a.gone"):
         assert (lookup.find_name(name).present, lookup.find_name(name).unclear) == (0b01, 0), name
+
+
+FINDER = dedent(r"""
+    import re, sys
+    from importlib.machinery import ModuleSpec
+    OLD = {"old_part": "part"}
+    PATTERN = re.compile(rf"{re.escape(__name__)}\.models\.(\w+)\.image_(?!pil_)(\w+)_fast")
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if PATTERN.fullmatch(name) or name.rpartition(".")[2] in OLD:
+                return ModuleSpec(name, self)
+        def create_module(self, spec): return None
+        def exec_module(self, module): module.found = f"{__name__}.{OLD}"
+    sys.meta_path.append(Finder())
+""")
+
+
+def test_what_a_finder_of_a_package_answers_for_is_not_called_gone(tmp_path: Path) -> None:
+    """Transformers serves its old modules so since 5.21."""
+    files = {"lib": FINDER, "lib.models": "", "lib.models.bert": ""}
+    names = ["lib.old_part", "lib.models.bert.image_bert_fast"]
+    before = {
+        **dict.fromkeys(files, ""),
+        **dict.fromkeys([*names, "lib.gone", "lib.models.bert.image_gone"], "found = 1"),
+    }
+    lookup = write_atlas(tmp_path, "lib", before, files)
+    for name in names:
+        assert lookup.find_name(f"{name}.found").unclear == 0b10, name
+    for name in ("lib.gone", "lib.models.bert.image_gone"):
+        assert (lookup.find_name(name).present, lookup.find_name(name).unclear) == (0b01, 0)
+    for module, text in files.items():
+        path = tmp_path / module.replace(".", "/") / "__init__.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    imports = "; ".join(f"from {name} import found" for name in names)
+    subprocess.run([sys.executable, "-c", imports], cwd=tmp_path, check=True, capture_output=True)
