@@ -303,11 +303,13 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
         if combination is None:
             excluded.append(incident.id)
             continue
-        shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
+        own = zip(marks, incident.signatures, strict=False)
+        found = {item.text: scan.starts_of[mark] for mark, item in own if mark in scan.starts_of}
+        shown = list(found.values())
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         shown_line = scan.starts_of.get(mark, "")
         wide = stated
-        stated = stated.choose_variant("\n".join([*shown, last_errors.error.message if last_errors.error else ""]))
+        stated = stated.choose_variant(found, last_errors.error.message if last_errors.error else "")
         shown_error = LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end)
         stated, is_open = _narrow(stated, last_errors.error or shown_error)
         is_narrowed = stated != wide or (IncidentTrait.OPEN in incident.traits and not is_open)
