@@ -364,6 +364,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
     )
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
     command = find_missing_command(last_errors.error)
+    is_known = any(last_errors.error and match.line == last_errors.error.line for match in failures)
+    command = "" if is_known else command
     if last_errors.error and command and (cause := knowledge.explain_error(last_errors.error, log_versions, ())):
         others = (match for match in diagnosis.matches if match.incident.id != cause.incident.id)
         return replace(diagnosis, matches=(_last_resort(cause, log_versions), *others))

@@ -96,7 +96,7 @@ class IncidentTrait(StrEnum):
     GUESSED = "guessed"
     """What narrows it gives the most likely reason only."""
     ANY_SETTING = "any-setting"
-    """It says only that some setting is refused: what is known of the setting itself comes first."""
+    """It says only that some setting is refused, or a file missing: what is known of the thing itself comes first."""
     MISSING_FILE = "missing-file"
     """It says of a lost file that it was never there."""
     ANY_FILE = "any-file"
@@ -213,6 +213,8 @@ def _follow(patterns: Sequence[re.Pattern[bytes]], text: bytes, at: int) -> bool
     return True
 
 
+_HEAD = 60
+"""How many characters of the last error identify its line."""
 _VARIANT_KEYS = ("title", "because", "fix", "kind", "component")
 
 
@@ -259,15 +261,25 @@ class Incident:
     def choose_variant(self, lines: Mapping[str, str], error: str = "") -> Incident:
         """Return the incident with the words of its first variant that the log shows, and with its slots filled.
 
+        A variant that the last error shows comes before those of other lines.
+
         Args:
             lines: the signatures that are in the log, each with its line.
             error: the last error of the log.
         """
         shown = "\n".join([*lines.values(), error]).lower()
-        for variant in self.variants:
-            if not lines.keys().isdisjoint(variant.shows) or any(word.lower() in shown for word in variant.words):
-                return self._take(variant).fill_slots(lines)
-        return self.fill_slots(lines)
+        found = [
+            variant
+            for variant in self.variants
+            if not lines.keys().isdisjoint(variant.shows) or any(word.lower() in shown for word in variant.words)
+        ]
+        head = error[:_HEAD] or "\n"
+        last = (item for item in found if any(head in lines.get(text, "") for text in item.shows))
+        chosen = next(last, found[0] if found else None)
+        if chosen is None:
+            return self.fill_slots(lines)
+        own = {text: lines[text] for text in chosen.shows if text in lines}
+        return self._take(chosen).fill_slots({**own, **lines})
 
     def fill_slots(self, lines: Mapping[str, str]) -> Incident:
         """Return it with the log's names and numbers in its slots; one that cannot be read stays in capitals."""
