@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.known_failures import IncidentTable
 from knowngood_diagnose.failures.logs.last_errors import (
     LastError,
@@ -56,7 +57,7 @@ from knowngood_diagnose.failures.machines.compiler_errors import (
     CompilerErrorReader,
     explain_compiler_error,
 )
-from knowngood_diagnose.failures.machines.library_errors import explain_build_reason
+from knowngood_diagnose.failures.machines.library_errors import explain_killed_compiler
 from knowngood_diagnose.failures.machines.missing_commands import find_missing_command
 from knowngood_facts.compat.incident import (
     GUESS,
@@ -415,8 +416,8 @@ def _narrow(incident: Incident, error: LastError) -> tuple[Incident, bool]:
 
 
 def _explain_build(compiler: CompilerErrorReader, error: LastError) -> MessageCause | None:
-    """Why a build failed, by the compiler's first error, else by what the linker, nvcc or CMake say."""
-    return explain_compiler_error(compiler.error) if compiler.error is not None else explain_build_reason(error)
+    """Why a build failed, by the compiler's first error, else by a compiler that was killed."""
+    return explain_compiler_error(compiler.error) if compiler.error is not None else explain_killed_compiler(error)
 
 
 def _with_hints(
@@ -596,10 +597,13 @@ def _uncertainty(match: IncidentMatch) -> tuple[bool, int, int]:
     return not match.confirmed, -len(match.versions_seen), -match.specific
 
 
+_SLOT = lazy_pattern(r"\{\w+\}")
+
+
 def _measure_quotes(incident: Incident, lines: Sequence[int | None], line: int) -> int:
     """How specific the quotes of an incident in a line are: what also needs other words of the log counts more."""
     quoted = (item for item, place in zip(incident.signatures, lines, strict=False) if place == line)
-    return len(incident.context) * 40 + max((len(item.text) for item in quoted), default=0)
+    return len(incident.context) * 40 + max((len(_SLOT.sub("", item.text)) for item in quoted), default=0)
 
 
 def explain_log(log: Path) -> str:
