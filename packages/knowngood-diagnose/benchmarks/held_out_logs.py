@@ -61,6 +61,7 @@ SAME_COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "system": ("glibc", "libstdc++"),
     "c-library": ("glibc",),
     "flashinfer-python": ("flashinfer",),
+    "huggingface-hub": ("hub",),
 }
 """What a judgement of the first two files calls the component -> what the program calls it."""
 

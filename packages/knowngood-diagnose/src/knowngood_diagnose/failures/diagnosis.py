@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.known_failures import IncidentTable
 from knowngood_diagnose.failures.logs.last_errors import (
     LastError,
@@ -56,7 +57,7 @@ from knowngood_diagnose.failures.machines.compiler_errors import (
     CompilerErrorReader,
     explain_compiler_error,
 )
-from knowngood_diagnose.failures.machines.library_errors import explain_build_reason
+from knowngood_diagnose.failures.machines.library_errors import explain_killed_compiler
 from knowngood_diagnose.failures.machines.missing_commands import find_missing_command
 from knowngood_facts.compat.incident import (
     GUESS,
@@ -303,11 +304,13 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
         if combination is None:
             excluded.append(incident.id)
             continue
-        shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
+        own = zip(marks, incident.signatures, strict=False)
+        found = {item.text: scan.starts_of[mark] for mark, item in own if mark in scan.starts_of}
+        shown = list(found.values())
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         shown_line = scan.starts_of.get(mark, "")
         wide = stated
-        stated = stated.choose_variant("\n".join([*shown, last_errors.error.message if last_errors.error else ""]))
+        stated = stated.choose_variant(found, last_errors.error.message if last_errors.error else "")
         shown_error = LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end)
         stated, is_open = _narrow(stated, last_errors.error or shown_error)
         is_narrowed = stated != wide or (IncidentTrait.OPEN in incident.traits and not is_open)
@@ -362,6 +365,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
     )
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
     command = find_missing_command(last_errors.error)
+    is_known = any(last_errors.error and match.line == last_errors.error.line for match in failures)
+    command = "" if is_known else command
     if last_errors.error and command and (cause := knowledge.explain_error(last_errors.error, log_versions, ())):
         others = (match for match in diagnosis.matches if match.incident.id != cause.incident.id)
         return replace(diagnosis, matches=(_last_resort(cause, log_versions), *others))
@@ -411,8 +416,8 @@ def _narrow(incident: Incident, error: LastError) -> tuple[Incident, bool]:
 
 
 def _explain_build(compiler: CompilerErrorReader, error: LastError) -> MessageCause | None:
-    """Why a build failed, by the compiler's first error, else by what the linker, nvcc or CMake say."""
-    return explain_compiler_error(compiler.error) if compiler.error is not None else explain_build_reason(error)
+    """Why a build failed, by the compiler's first error, else by a compiler that was killed."""
+    return explain_compiler_error(compiler.error) if compiler.error is not None else explain_killed_compiler(error)
 
 
 def _with_hints(
@@ -592,10 +597,13 @@ def _uncertainty(match: IncidentMatch) -> tuple[bool, int, int]:
     return not match.confirmed, -len(match.versions_seen), -match.specific
 
 
+_SLOT = lazy_pattern(r"\{\w+\}")
+
+
 def _measure_quotes(incident: Incident, lines: Sequence[int | None], line: int) -> int:
     """How specific the quotes of an incident in a line are: what also needs other words of the log counts more."""
     quoted = (item for item, place in zip(incident.signatures, lines, strict=False) if place == line)
-    return len(incident.context) * 40 + max((len(item.text) for item in quoted), default=0)
+    return len(incident.context) * 40 + max((len(_SLOT.sub("", item.text)) for item in quoted), default=0)
 
 
 def explain_log(log: Path) -> str:

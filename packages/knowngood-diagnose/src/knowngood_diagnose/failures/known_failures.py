@@ -236,7 +236,7 @@ def _decode_incident(cached: dict[str, Any]) -> Incident:
             IncidentVariant(
                 **{
                     **item,
-                    "words": tuple(item["words"]),
+                    **{key: tuple(item[key]) for key in ("words", "shows")},
                     "kind": IncidentKind(item["kind"]) if item["kind"] else None,
                     "fix": tuple(Fix(**fix) for fix in item["fix"]),
                 }

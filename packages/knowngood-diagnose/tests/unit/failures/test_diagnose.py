@@ -53,7 +53,8 @@ ATLAS_ALONE = LogKnowledge(explain_names=explain_by_atlas, explain_error=lambda 
 
 def sample(text):
     """A line that shows a signature."""
-    filled = text.replace("{version}", "2.8.3").replace("{number}", "11040").replace("{name}", "Some")
+    shapes = {"version": "2.8.3", "number": "11040", "name": "Some", "word": "some/place", "text": "some words"}
+    filled = re.sub(r"\{([a-z]+)\d?\}", lambda slot: shapes[slot[1]], text)
     return re.sub(r"(?<!\\)\*", "XyZ", filled).replace("\\*", "*")
 
 

@@ -220,6 +220,6 @@ def test_the_known_failures_are_listed_by_words(capsys):
     assert main(["diagnose", "--json", "--list", "CUDA", "out", "of", "memory"]) == 0
     listed = json.loads(capsys.readouterr().out)["incidents"]
     assert listed[0] == {"incident": "cuda-out-of-memory", "title": "The GPU has not enough memory"}
-    assert main(["diagnose", "--list", "no", "such", "words"]) == 1
-    assert capsys.readouterr().out == "no known failure is told in: no such words\n"
+    assert main(["diagnose", "--list", "aardvark"]) == 1
+    assert capsys.readouterr().out == "no known failure is told in: aardvark\n"
     assert main(["diagnose", "train.log", "--list", "memory"]) == 2

@@ -31,7 +31,7 @@ def test_another_refusal_of_the_own_file_stays_its_own(first_match):
         ),
         (
             ("The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n"),
-            "The port of the rendezvous is taken",
+            "The port 29500 of the rendezvous is taken",
             "--master_port",
         ),
         (

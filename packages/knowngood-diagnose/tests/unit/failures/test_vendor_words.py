@@ -61,6 +61,13 @@ Answer = Callable[[str], dict[str, Any]]
             "nvidia-library-other",
             "cuda",
         ),
+        (
+            "Successfully installed ms-swift-1.6.0.dev0\n[root@host]# swift\n-bash: swift: command not found",
+            "command-not-on-path",
+            "python",
+        ),
+        ("srun: command not found", "command-not-on-path", "container"),
+        ("run.sh: line 3: fancytool: command not found", "command-not-found", "container"),
         ("RuntimeError: NCCL error in: /src/ProcessGroupNCCL.cpp:31, invalid argument", "nccl-error", "nccl"),
     ],
 )

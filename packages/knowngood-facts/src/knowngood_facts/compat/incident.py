@@ -96,7 +96,7 @@ class IncidentTrait(StrEnum):
     GUESSED = "guessed"
     """What narrows it gives the most likely reason only."""
     ANY_SETTING = "any-setting"
-    """It says only that some setting is refused: what is known of the setting itself comes first."""
+    """It says only that some setting is refused, or a file missing: what is known of the thing itself comes first."""
     MISSING_FILE = "missing-file"
     """It says of a lost file that it was never there."""
     ANY_FILE = "any-file"
@@ -150,6 +150,8 @@ class IncidentVariant:
 
     words: tuple[str, ...] = ()
     """One of them is in the lines that show the incident, or in the last error; in any case of letters."""
+    shows: tuple[str, ...] = ()
+    """Signatures of the incident, each of which shows this variant."""
     name: str = ""
     """What `Incident.tell` is asked for; its texts may have fields in braces."""
     title: str = ""
@@ -211,6 +213,8 @@ def _follow(patterns: Sequence[re.Pattern[bytes]], text: bytes, at: int) -> bool
     return True
 
 
+_HEAD = 60
+"""How many characters of the last error identify its line."""
 _VARIANT_KEYS = ("title", "because", "fix", "kind", "component")
 
 
@@ -254,13 +258,45 @@ class Incident:
         beside = (mark for item in self.signatures for mark in item.beside)
         return (*self.signatures, *self.context, *beside, *self.without, *self.frames)
 
-    def choose_variant(self, text: str) -> Incident:
-        """Return the incident with the words of its first variant that a text shows; itself without any."""
-        shown = text.lower()
-        for variant in self.variants:
-            if any(word.lower() in shown for word in variant.words):
-                return self._take(variant)
-        return self
+    def choose_variant(self, lines: Mapping[str, str], error: str = "") -> Incident:
+        """Return the incident with the words of its first variant that the log shows, and with its slots filled.
+
+        A variant that the last error shows comes before those of other lines.
+
+        Args:
+            lines: the signatures that are in the log, each with its line.
+            error: the last error of the log.
+        """
+        shown = "\n".join([*lines.values(), error]).lower()
+        found = [
+            variant
+            for variant in self.variants
+            if not lines.keys().isdisjoint(variant.shows) or any(word.lower() in shown for word in variant.words)
+        ]
+        head = error[:_HEAD] or "\n"
+        last = (item for item in found if any(head in lines.get(text, "") for text in item.shows))
+        chosen = next(last, found[0] if found else None)
+        if chosen is None:
+            return self.fill_slots(lines)
+        own = {text: lines[text] for text in chosen.shows if text in lines}
+        return self._take(chosen).fill_slots({**own, **lines})
+
+    def fill_slots(self, lines: Mapping[str, str]) -> Incident:
+        """Return it with the log's names and numbers in its slots; one that cannot be read stays in capitals."""
+        texts = (self.title, self.because, self.component, *(fix.note for fix in self.fix))
+        if not any(map(_SLOT.search, texts)):
+            return self
+        fields: dict[str, str] = {}
+        for text, line in lines.items():
+            fields = {**read_slots(text, line), **fields}
+
+        def fill(text: str) -> str:
+            return _SLOT.sub(lambda slot: fields.get(slot[1], slot[1].upper()), text)
+
+        fix = tuple(replace(item, note=fill(item.note)) for item in self.fix)
+        return replace(
+            self, title=fill(self.title), because=fill(self.because), component=fill(self.component), fix=fix
+        )
 
     def tell(self, variant_name: str, /, **fields: object) -> Incident:
         """Return the incident with the words of the variant of this name, whose fields are filled.
@@ -311,10 +347,15 @@ _PLACEHOLDERS = {
     "number": rb"\d++",
     "name": rb"\w{1,60}",
 }
+_FREE = {"word": r"[^\s'\"`]{1,160}", "text": r"[^\n]{1,160}?"}
+"""Slots that may have any character, so that a signature is searched for as if there were a gap."""
+_SHAPES = {**{name: shape.decode() for name, shape in _PLACEHOLDERS.items()}, **_FREE}
 _PLACE, _NUMBER = "\0", "\1"
 """What stands for a placeholder while words are looked for: one that may have letters, and one of digits."""
 _REGEX = lazy_pattern(r"\\[dwsSWDb.]|\(\?|[)\]][+*?]|\.\*|\[\^")
+_SLOT = lazy_pattern(r"\{((?:version|number|name|word|text)\d?)\}")
 _PARTS = lazy_pattern(r"\\([*{\\])|(\*)|\{(\w+)\}|([^\\*{]+|.)", re.DOTALL)
+_SPACED = lazy_pattern(r"\s+|['\"`]|[^\s'\"`]+")
 _WORD = lazy_pattern(rb"\w+", re.ASCII)
 _QUOTES = bytes.maketrans(b'"`', b"''")
 _CURLY = lazy_pattern(rb"\xe2\x80[\x98\x99\x9c\x9d]")
@@ -333,15 +374,16 @@ def compile_signature(text: str) -> Signature:
         raise SignatureError("a signature is one line; make each line a signature or a context of its own")
     segments, spans, length, placeholders = [b""], [""], 0, 0
     for escaped, star, placeholder, plain_text in _PARTS.findall(text):
-        if star:
+        shape = placeholder.rstrip("123456789")
+        if star or shape in _FREE:
             segments.append(b"")
             spans.append("")
         elif placeholder:
-            if placeholder not in _PLACEHOLDERS:
-                raise SignatureError(f"{{{placeholder}}} is not one of {', '.join(f'{{{n}}}' for n in _PLACEHOLDERS)}")
+            if shape not in _PLACEHOLDERS:
+                raise SignatureError(f"{{{placeholder}}} is not one of {', '.join(f'{{{n}}}' for n in _SHAPES)}")
             placeholders += 1
-            segments[-1] += _PLACEHOLDERS[placeholder]
-            spans[-1] += _PLACE if placeholder == "name" else _NUMBER
+            segments[-1] += _PLACEHOLDERS[shape]
+            spans[-1] += _PLACE if shape == "name" else _NUMBER
         else:
             piece = escaped or plain_text
             literal_part = _without_spaces(piece.encode())
@@ -358,6 +400,26 @@ def compile_signature(text: str) -> Signature:
         raise SignatureError(f"{text!r} has no whole word of four letters that would show where to look; quote more")
     literal = max((part for span in spans for part in re.split(f"[{_PLACE}{_NUMBER}]", span)), key=len).strip().encode()
     return Signature(text=text, words=words, literal=literal, segments=tuple(item for item in segments if item))
+
+
+def read_slots(text: str, line: str) -> dict[str, str]:
+    """Return what stands in a line in the place of the slots of a signature's text; nothing where the line differs."""
+    pattern = ""
+    for escaped, star, slot, plain_text in _PARTS.findall(text):
+        if slot:
+            shape = _SHAPES[slot.rstrip("123456789")]
+            pattern += f"(?P={slot})" if f"(?P<{slot}>" in pattern else f"(?P<{slot}>{shape})"
+        else:
+            pattern += r"[^\n]{0,200}?" if star else _SPACED.sub(_loosen, escaped or plain_text)
+    found = re.search(f"{pattern}{'$' if text.endswith('}') else ''}", line.strip()) or re.search(pattern, line)
+    return {slot: value.strip().rstrip(",.;:") for slot, value in found.groupdict().items()} if found else {}
+
+
+def _loosen(part: re.Match[str]) -> str:
+    """A pattern for some space, for any quote, or for the text itself."""
+    return (
+        r"\s*" if part[0].isspace() else "['\"`\u2018\u2019\u201c\u201d]" if part[0] in "'\"`" else re.escape(part[0])
+    )
 
 
 def _words(spans: list[str]) -> tuple[bytes, ...]:

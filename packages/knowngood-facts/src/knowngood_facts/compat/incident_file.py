@@ -39,6 +39,8 @@
     reproduction: xtuner              # reproductions/<name>/
     variants:                         # the first whose words are in the log replaces what it has of title, because, ...
       - {words: [": 79,"], title: It fell off the bus, because: ..., fix: [...], kind: driver, component: driver}
+      - {shows: ["cannot read {word}: {text}"], title: "{word} is not readable"}  # by a signature, whose slots the
+                                      # texts may have: {name}, {number}, {version}, {word} (no space), {text}; {word2}
       - {name: late, title: "Rank {rank} is late", because: ..., fix: [...]}  # the one that `narrowed_by` chooses
     traits: [open]                    # what `diagnose` must know beside the signature: `IncidentTrait`
     narrowed_by: nccl-timeout         # what reads more of the reason out of the log (diagnose's READERS)
@@ -133,7 +135,9 @@ class _IncidentReading:
         for key, needed in INCIDENT_KEYS.items():
             if needed and not self.data.get(key) and not self.defects:
                 self._defect(f"the key {key!r} is missing or empty")
-        if not self.data.get("signatures") and not self.defects:
+        variants = self._variants()
+        signatures = (*self._signatures("signatures"), *self._shown_signatures(variants))
+        if not signatures and not self.defects:
             self._check_without_signature()
         parts: dict[str, Any] = {
             "title": self._text("title"),
@@ -142,7 +146,7 @@ class _IncidentReading:
                 "severity", [str(item) for item in IncidentSeverity], str(IncidentSeverity.FAILURE)
             ),
             "component": self._text("component"),
-            "signatures": self._signatures("signatures"),
+            "signatures": signatures,
             "context": self._signatures("context"),
             "frames": self._signatures("frames"),
             "without": self._signatures("without"),
@@ -159,7 +163,7 @@ class _IncidentReading:
             "rule": self._name("rule", "rule {} in rules/*.yaml"),
             "reproduction": self._name("reproduction", "reproductions/{}/"),
             "range_from": self._range_from(),
-            "variants": self._variants(),
+            "variants": variants,
             "traits": self._traits(),
             "narrowed_by": self._text("narrowed_by"),
         }
@@ -295,26 +299,35 @@ class _IncidentReading:
 
     def _variants(self) -> tuple[IncidentVariant, ...]:
         items = self.data.get("variants", [])
-        changed = {"title", "because", "fix", "kind", "component"}
+        changed, chosen_by = {"title", "because", "fix", "kind", "component"}, {"words", "shows", "name"}
         variants = []
         for place, item in enumerate(items if isinstance(items, Sequence) else [items]):
             keys = set(item) if isinstance(item, Mapping) else set()
-            words = item["words"] if "words" in keys else []
-            if len(keys & {"words", "name"}) != 1 or not keys & changed or keys - changed - {"words", "name"}:
-                text = f"a variant has words: [TEXT, ...] or a name, and some of {', '.join(sorted(changed))}"
+            if len(keys & chosen_by) != 1 or not keys & changed or keys - changed - chosen_by:
+                said = "words: [TEXT, ...], shows: [SIGNATURE, ...] or a name"
+                text = f"a variant has {said}, and some of {', '.join(sorted(changed))}"
                 self._defect(text, "variants", place)
                 continue
-            if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-                self._defect("words must be a list of texts", "variants", place, "words")
-                continue
+            lists: dict[str, tuple[str, ...]] = {}
+            for key in ("words", "shows"):
+                stated = item.get(key, ())
+                good = isinstance(stated, list | tuple) and all(isinstance(text, str) for text in stated)
+                if not good:
+                    self._defect(f"{key} must be a list of texts", "variants", place, key)
+                lists[key] = tuple(stated) if good else ()
             kinds = [kind for kind in IncidentKind if kind == item.get("kind")]
             if "kind" in keys and not kinds:
                 self._defect(f"{item['kind']!r} is no kind of an incident", "variants", place, "kind")
             texts = {key: " ".join(str(item.get(key, "")).split()) for key in ("name", "title", "because", "component")}
             fix = self._fixes(item.get("fix", []), "variants", place, "fix")
             kind = kinds[0] if kinds else None
-            variants.append(IncidentVariant(words=tuple(words), fix=fix, kind=kind, **texts))
+            variants.append(IncidentVariant(words=lists["words"], shows=lists["shows"], fix=fix, kind=kind, **texts))
         return tuple(variants)
+
+    def _shown_signatures(self, variants: Sequence[IncidentVariant]) -> tuple[Signature, ...]:
+        """The signatures that the variants show themselves by."""
+        read = (self._signature(text, "variants", place) for place, item in enumerate(variants) for text in item.shows)
+        return tuple(signature for signature in read if signature is not None)
 
     def _fixes(self, items: Any, *path: str | int) -> tuple[Fix, ...]:
         if not isinstance(items, Sequence) or isinstance(items, str):

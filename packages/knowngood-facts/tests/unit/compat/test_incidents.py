@@ -229,10 +229,21 @@ VARIANT = (
 
 def test_the_first_variant_whose_words_are_in_the_log_takes_the_place_of_the_general_words():
     made = incident_file.parse_incident(GOOD + VARIANT, "incidents/thing.yaml")
-    chosen = made.choose_variant("the driver says CODE 79, and stops")
+    chosen = made.choose_variant({"driver": "the driver says CODE 79, and stops"})
     assert (chosen.id, chosen.title, chosen.component) == ("thing", "It fell off", "driver")
     assert [fix.note for fix in chosen.fix] == ["Cool it"]
-    assert made.choose_variant("code 7") is made
+    assert made.choose_variant({}, "code 7") is made
+
+
+SHOWN = "variants: [{shows: ['cannot lend {word} to {word2}: {text}'], title: '{word2} wants', fix: ['give {word}']}]\n"
+
+
+def test_a_variant_is_shown_by_a_signature_whose_slots_fill_its_texts():
+    made = incident_file.parse_incident(GOOD + SHOWN, "incidents/thing.yaml")
+    (text,) = made.variants[0].shows
+    chosen = made.choose_variant({text: "rank 3: cannot  lend gpu0 to job7: it is held."})
+    assert (chosen.title, chosen.fix[0].note) == ("job7 wants", "give gpu0")
+    assert made.choose_variant({text: "a line that was wrapped"}).title == "WORD2 wants"
 
 
 def test_a_variant_that_is_told_by_its_name_fills_its_fields_and_keeps_what_it_does_not_say():
@@ -241,7 +252,7 @@ def test_a_variant_that_is_told_by_its_name_fills_its_fields_and_keeps_what_it_d
     late = made.tell("late", rank="{3}")
     assert (late.title, late.because, late.kind) == ("Rank {3} is late", f"{made.because} Wait.", "driver")
     assert (late.fix, late.component) == (made.fix, made.component)
-    assert made.choose_variant("late") is made
+    assert made.choose_variant({}, "late") is made
     with pytest.raises(KeyError, match="rank"):
         made.tell("late")
 

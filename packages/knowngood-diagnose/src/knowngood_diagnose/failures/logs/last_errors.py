@@ -46,7 +46,7 @@ _NAMED = lazy_pattern(
 _PLAIN = lazy_pattern(
     r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$"
     r"|^\S+: line \d+: +\d+ Killed\b|^zsh: killed\b"
-    r"|^(?:\S{1,80}: (?:(?:line )?\d+: )?)?[\w.-]+: command not found\s*$"
+    r"|(?:^|\s)[\w.-]+: command not found\s*$"
     r"|^(?:nohup|env|exec|sudo): failed to run command|^(?:\S{1,80}: )?[\w.-]+: 未找到命令\s*$"
     r"|^\S{0,40}sh: \d+: [\w.-]+: not found\s*$|^zsh: command not found: \S"
     r"|^[A-Za-z_][\w.]*\(\) (?:got an unexpected keyword argument '|missing \d+ required )"
@@ -80,7 +80,8 @@ _BEFORE, _BEHIND = 24_000, 1_500
 _RANK = lazy_pattern(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
 _END = lazy_pattern(
     r"\n\s*\n(?!\s*Invoked with:)|\n(?=\s*\[end of output\]|Exception ignored|Traceback|\s*\d{1,3}%\||---|- \S+: ?\d"
-    r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at )"
+    r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at "
+    r"|[> ]{0,4}```|(?:\d+: )?(?:srun|slurmstepd): )"
 )
 _RAISED = lazy_pattern(r"^raise (?P<name>[A-Z]\w*)\((?P<quote>[\"'])(?P<text>[^{}%]{8,250})(?P=quote)\)$")
 """A line of code that raises an error with a message of which all words stand in it."""

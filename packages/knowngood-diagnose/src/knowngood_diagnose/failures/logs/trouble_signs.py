@@ -37,6 +37,7 @@ _NO_SIGN = lazy_pattern(
     r"|\b(?:ignor|skipp|retry|resum|recover|autotun)\w*\b|\bonly a warning\b"
     r"|\busing the (?:latest )?cached\b|\bharmless\b|\bsucce(?:ss|eded)"
     r"|\bunable to register \w+ factory\b|\bunable to initialize backend '|\bcannot dlopen some gpu libraries\b"
+    r"|^\s*-- could not find\b"
     r"|\bcould not find (?:cuda drivers|tensorrt)\b|\bNET/Plugin\b.{0,80}\blibnccl-net",
     re.IGNORECASE,
 )

@@ -21,6 +21,7 @@ _MARK = lazy_pattern(rb"error(?: C\d{4})?: ")
 _STATED = lazy_pattern(
     r"(?P<file>[^\s:()'\"]{1,300}\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hip|inl))(?::\d+(?::\d+)?|\(\d+\)) ?: "
     r"(?:fatal |catastrophic )?error(?: C\d{4})?: (?P<text>\S.*)$"
+    r"|^[\s>|]*fatal error: (?P<header>'?[\w+-]*[./][\w./+-]+'?(?:: No such file or directory| file not found))\s*$"
 )
 _HEADER = lazy_pattern(
     r"^(?P<gcc>[\w./+-]+): No such file or directory|'(?P<clang>[\w./+-]+)' file not found"
@@ -107,6 +108,19 @@ _FAMILIES = (
         ),
     ),
     _Headers(
+        names=lazy_pattern(r"^(?:glm|Eigen|boost|opencv2?|portaudio|sndfile|GL|GLFW|X11|lmdb|jpeglib|png)(?:/|\.h$)"),
+        title="A library that the source uses is not installed with its headers",
+        component=OwnComponent.COMPILER,
+        fixes=(
+            (
+                "apt-get install -y what has it: libglm-dev, libeigen3-dev (and CPATH=/usr/include/eigen3), "
+                "libboost-all-dev, libopencv-dev, portaudio19-dev, libsndfile1-dev, libgl1-mesa-dev, libx11-dev, "
+                "liblmdb-dev, libjpeg-dev, libpng-dev, as the name says; or conda install glm eigen boost"
+            ),
+            "git submodule update --init --recursive, where the sources carry it in a folder of their own",
+        ),
+    ),
+    _Headers(
         names=lazy_pattern(
             r"^(?:features|stdint|stdlib|math|string|limits|bits/.*|sys/.*|c\w+|vector|memory)(?:\.h)?$"
         ),
@@ -148,7 +162,8 @@ class CompilerErrorReader:
                 line = text[max(start, mark.start() - _LINE_BYTES) : end if end >= 0 else len(text)][: 2 * _LINE_BYTES]
                 if stated := _STATED.search(line.decode("utf-8", "replace").rstrip()):
                     number = self._lines + text.count(b"\n", 0, mark.start()) + 1
-                    self.error = CompilerError(file=stated["file"], text=stated["text"], line=number)
+                    file, said = stated["file"] or "the source", stated["text"] or stated["header"]
+                    self.error = CompilerError(file=file, text=said, line=number)
                     break
         self._lines += block.fresh_lines
 

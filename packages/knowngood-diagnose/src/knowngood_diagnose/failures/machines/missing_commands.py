@@ -36,7 +36,8 @@ _OF_PYTHON = frozenset(("python", "python3", "pip", "pip3", "conda"))
 def find_missing_command(error: LastError | None) -> str:
     """Return the command that a shell does not find; empty for other errors."""
     stated = _NOT_FOUND.search(error.text) if error is not None else None
-    return next((name for name in stated.groups() if name), "") if stated else ""
+    name = next((name for name in stated.groups() if name), "") if stated else ""
+    return "" if name == "source" else name  # a builtin of bash, which sh has not
 
 
 def explain_missing_command(
@@ -49,12 +50,14 @@ def explain_missing_command(
         versions: package -> the versions in the log.
         owners: command -> the package that installs it.
 
-    `None` where no package is known to have the command.
+    A command that no package is known to have is one of the system. `None` for other errors.
     """
     command = find_missing_command(error)
     package = owners.get(command) or owners.get(command.removesuffix(".exe"))
-    if not package or command in _OF_PYTHON:
+    if not command:
         return None
+    if not package or command in _OF_PYTHON:
+        return _describe_foreign_command(error, command)
     stated = _SCRIPTS.search(error.above) or None
     folder = _FOLDER.search(error.above)
     place = stated["folder"].decode() if stated else f"{folder['root'].decode()}/bin" if folder else ""
@@ -95,6 +98,26 @@ def explain_missing_command(
         confidence="artefact",
     )
     return MessageCause(incident=incident, line=error.line, package=package)
+
+
+def _describe_foreign_command(error: LastError, command: str) -> MessageCause:
+    """A command of the system, of a cluster or of an environment that is not active."""
+    fixes = [
+        advise(
+            f"apt-get install -y apt-file && apt-file update && apt-file search bin/{command}: install what it shows"
+        ),
+        advise(f"On a cluster module avail {command}; else activate the environment, or name the path of {command}"),
+    ]
+    incident = describe_failure(
+        "command-not-found",
+        IncidentKind.NOT_INSTALLED,
+        OwnComponent.CONTAINER,
+        title=f"The shell does not find the program {command}",
+        because=f"{command} is not installed here, or its folder is not on the PATH of this shell.",
+        fixes=fixes,
+        source="the shell's message",
+    )
+    return MessageCause(incident=incident, line=error.line, package="")
 
 
 def explain_lost_file(error: LastError, shelf: AtlasShelf) -> MessageCause | None:

@@ -62,20 +62,22 @@ def explain_missing_package(
             fixes.append(Fix(note=f"python -m pip install {package}, with the very python that runs", change={}))
     if not package and not asks and name not in FROM_REPOSITORIES:
         because += f" Nor is there a file {top}.py or a folder {top} beside the program, or on PYTHONPATH."
-        fixes.append(
-            Fix(
-                note=f"When {top} is a folder of the project: start from its root, or add that to PYTHONPATH", change={}
-            )
-        )
+        fixes += [
+            advise(f"When {top} is a folder of the project: PYTHONPATH=$PWD:$PYTHONPATH, from the project's root"),
+            advise(
+                f"When the project compiles {top}: pip install --no-build-isolation ./FOLDER, whose setup.py has it"
+            ),
+        ]
+    install = _advise_install(name, top, is_known=bool(package))
     near = "" if package or asks else find_nearest_name(top, [*shelf.packages, *shelf.distributions]) or ""
     if near:
         because += f" There is a package {near}, of nearly the same name."
         fixes.insert(0, Fix(change={}, note=f"When {near} is meant: write import {near.replace('-', '_')}"))
     if name in FROM_REPOSITORIES:
         because += f" The package index has no {name} that is meant here, or another project of that name."
-    fixes.append(_advise_install(name, top, is_known=bool(package)))
-    title = f"{name} is not installed{f', or a wrong name for {near}' if near else ''}"
     is_own = top in FOLDERS_OF_PROJECTS or any(top in frame.parts[:-1] for frame in error.frames if not frame.installed)
+    fixes.insert(len(fixes) if is_own or package or near else 0, install)
+    title = f"{name} is not installed{f', or a wrong name for {near}' if near else ''}"
     if is_own and not package and not near:
         title = f"The project's own {top} is not found: its folder is not on Python's path"
     component = OwnComponent.YOUR_CODE if near or (is_own and not package) else name
@@ -90,7 +92,8 @@ def _advise_install(name: str, top: str, *, is_known: bool) -> Fix:
         note = f"pip install --no-build-isolation git+https://github.com/{place} (not pip install {name})"
         return advise(f"Install it from its repository: {note}; or take an image that has it")
     if not is_known:
-        return advise(f"install the package that has the module {top} (mostly pip install {top.replace('_', '-')})")
+        name = top.replace("_", "-")
+        return advise(f"pip install {name}, after pip index versions {name} shows that it is what the project means")
     note = "install it, for the torch, CUDA and Python that are there" if name in _COMPILED else "install it"
     return Fix(change={name: "*"}, note=f"{note}: pip install {name}")
 
