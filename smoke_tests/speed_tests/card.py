@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import statistics
 import threading
 import time
@@ -44,8 +45,11 @@ def measure_product(device: torch.device, seconds: float = 0.5) -> float:
     return round(2 * size**3 / taken / 1e12, 3)
 
 
-def measure_parts(device: torch.device) -> dict[str, float]:
-    """Return what the parts of a machine reach: products in TFLOP/s, memory and the way to it in GB/s."""
+def measure_parts(device: torch.device) -> dict[str, Any]:
+    """Return what the parts of a machine reach: products in TFLOP/s, memory and the way to it in GB/s.
+
+    ``card_id`` is a hash of the card's UUID: machines may share a name, and containers have one of their own.
+    """
     import torch
 
     parts = {"product_tflops": measure_product(device, 3.0)}
@@ -60,7 +64,11 @@ def measure_parts(device: torch.device) -> dict[str, float]:
             "from_card_gbs": lambda: host.copy_(source, non_blocking=True),
         }
         parts.update({name: size / _time_calls(call, device, 1.0) / 1e9 for name, call in calls.items()})
-    return {name: round(value, 3) for name, value in parts.items()}
+    rounded: dict[str, Any] = {name: round(value, 3) for name, value in parts.items()}
+    if device.type == "cuda":
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        rounded["card_id"] = hashlib.sha256(uuid.encode()).hexdigest()[:12]  # evidence is public
+    return rounded
 
 
 def _time_calls(call: Callable[[], Any], device: torch.device, seconds: float) -> float:

@@ -7,7 +7,7 @@ whole training, and neither adds the rounding of one step to that of the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from smoke_tests.trainers import fp64
     from smoke_tests.trainers.step_record import StepRecord, TrainingRecord, Weights
 
-    from smoke_tests.optimizer_reference import Recipe
+    from smoke_tests.optimizer_reference import Distance, Recipe
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def _demand_untouched(before: Weights, now: Weights, number: int, trained: set[s
 def _demand_update(optimizer: OptimizerReference, step: StepRecord, trained: set[str]) -> float:
     """Weights and moments after a step are those of the formula; returns the worst error over what is allowed."""
     optimizer.step({name: step.gradients[name] for name in trained})
-    distances = optimizer.distances({name: step.after[name] for name in trained}, step.first, step.second)
+    found = optimizer.distances({name: step.after[name] for name in trained}, step.first, step.second)
+    distances = [_allow_fp32_decay(optimizer.recipe, distance) for distance in found]
     worst = max(distances, key=lambda distance: distance.over)
     if not worst.over <= 1.0:
         raise Failed(
@@ -88,6 +89,18 @@ def _demand_update(optimizer: OptimizerReference, step: StepRecord, trained: set
             f" {sum(distance.over > 1.0 for distance in distances)} of {len(distances)} weights and moments"
         )
     return worst.over
+
+
+def _allow_fp32_decay(recipe: Recipe, distance: Distance) -> Distance:
+    """Allow a second moment what torch's fused kernel on a GPU makes of it: it has beta2, and so 1 - beta2, in fp32.
+
+    Half a last place of 0.999 is 3e-5 of 0.001. On an H200 all second moments were off by 1.29e-5, which is what
+    1 - float32(0.999) is off by (docs/decisions/0206).
+    """
+    if distance.part != "second moment":
+        return distance
+    slower = recipe.group_of(distance.name).betas[1]
+    return replace(distance, allowed=distance.allowed + 2**-25 / (1 - slower) * distance.size)
 
 
 def demand_epochs(numbers: list[int], count: int) -> None:

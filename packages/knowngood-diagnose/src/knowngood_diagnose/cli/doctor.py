@@ -107,7 +107,8 @@ def _measure_speed(notify: Notify) -> list[DoctorLine]:
             raise MissingError(f"the speed of this machine was not measured with {python}: {last}")
         report = json.loads(path.read_bytes())
     runs, _ = speed_runs.load_speed_runs(project.evidence, project.seal)
-    others = [run for _, run in runs if run.node["name"] != report["node"]["name"]]
+    here = speed_runs.find_machine(report, report["node"])
+    others = [run for _, run in runs if speed_runs.find_machine(run.report, run.node) != here]
     return list(judge_speed(report, speed_runs.known_good_parts(others, str(report["environment"].get("gpu")))))
 
 

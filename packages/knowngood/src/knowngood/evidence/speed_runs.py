@@ -211,12 +211,17 @@ def read_parts(report: Mapping[str, Any]) -> dict[str, float]:
     return named
 
 
+def find_machine(report: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+    """Return what tells the machine of a run from others: its card where the run says that, else the node's name."""
+    return str(report.get("parts", {}).get("card_id") or node["name"])
+
+
 def known_good_parts(runs: Iterable[Evidence], gpu: str) -> dict[str, tuple[float, int]]:
     """Return the part -> its median over nodes with this card, and on how many nodes it was measured."""
     by_part: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.report["environment"].get("gpu") == gpu:
             for part, value in read_parts(run.report).items():
-                by_part[part][str(run.node["name"])].append(value)
+                by_part[part][find_machine(run.report, run.node)].append(value)
     middle: Callable[[Iterable[float]], float] = statistics.median
     return {part: (middle(map(middle, nodes.values())), len(nodes)) for part, nodes in by_part.items()}
