@@ -159,6 +159,23 @@ def test_the_suite_runs_again_when_the_options_ask_for_more(home, world, options
     assert world.done == ["smoke"]
 
 
+def test_the_suite_alone_runs_in_the_recorded_image_where_nothing_can_be_built(home, world, monkeypatch):
+    run(home, record=True)
+    world.done.clear()
+
+    def no_network(*_args, **_options):
+        raise NetworkError("no base can be had here")
+
+    monkeypatch.setattr(base_image, "prepare_base", no_network)
+    there = build_command.Image(tag="knowngood:x", digest="sha256:c", size=1, built=False)
+    monkeypatch.setattr(image_build, "find_recorded_image", lambda _tag, _record, _engine: there)
+    assert run(home, force_smoke=True).image == there
+    assert world.done == ["smoke"]
+    assert isinstance(run(home).error, NetworkError)
+    monkeypatch.setattr(image_build, "find_recorded_image", lambda _tag, _record, _engine: None)
+    assert isinstance(run(home, force_smoke=True).error, NetworkError)
+
+
 def test_evidence_of_a_whole_run_covers_a_quick_run_but_not_the_reverse(home, world):
     run(home, suite=suite_command.SuiteOptions(quick=True))
     run(home)

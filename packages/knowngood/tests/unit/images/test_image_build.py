@@ -15,6 +15,7 @@ import stamina
 from docker.errors import APIError, NotFound
 
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.image_record import ImageBlob, ImageRecord, ImageShape
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.images import build_command, build_inputs, image_build
@@ -206,6 +207,22 @@ def test_an_image_of_the_same_inputs_is_found(engine):
     assert image_build.find_image(plan(), found) == build_command.Image(
         tag="knowngood:x", digest="sha256:1", size=5, built=False
     )
+
+
+def test_the_recorded_image_is_found_by_its_manifest_or_its_configuration(engine):
+    def record(manifest, config):
+        blobs = [ImageBlob(digest=f"sha256:{name}", size=1) for name in (manifest, config)]
+        shape = ImageShape(dockerfile="1", lock="2", base="3", recipe="4", uv="5", export="6")
+        return ImageRecord(cell="x", shape=shape, manifest=blobs[0], config=blobs[1], layers=(), tools={})
+
+    IMAGES.known["knowngood:x"] = image()
+    found = engine("")
+    same = image_build.find_recorded_image("knowngood:x", record("1", "2"), found)
+    assert (same.digest, same.record) == ("sha256:1", record("1", "2"))
+    classic = image_build.find_recorded_image("knowngood:x", record("2", "1"), found)
+    assert (classic.digest, classic.record) == ("sha256:1", None)
+    assert image_build.find_recorded_image("knowngood:x", record("2", "3"), found) is None
+    assert image_build.find_recorded_image("knowngood:y", record("1", "2"), found) is None
 
 
 @pytest.mark.parametrize(
