@@ -93,7 +93,7 @@ def _choose_cell(arguments: argparse.Namespace, matrix: Matrix, known: CompatKno
             "nothing to add; give a cell id, or what `knowngood pick` takes, as in --gpu H100 torch==2.11.0"
         )
     answer = pick_cells(known.for_query(request, cells=True), request, known.published)
-    if answer.unknown:
+    if answer.unknown and not answer.choices:  # else only names are unread, which `pick` says beside the cell
         raise UnknownError("; ".join(finding.because for finding in answer.findings))
     if not answer.choices:
         command = next_commands.request_command("pick", request, {})

@@ -271,17 +271,17 @@ def _find_unread_names(universe: Universe, pairs: Iterable[_ReleasePair]) -> Ite
     for pair in pairs:
         for release in pair.unread:
             beside.setdefault(release, []).append(pair)
-    for release, found in beside.items():
+    for release, its_pairs in beside.items():
         name, version = release
         known = universe.read_releases(name)
         read = f"only releases from {known[0]} to {known[-1]} were read" if known else "none of its releases were"
-        others = dict.fromkeys(" ".join(pair.callee if pair.caller == release else pair.caller) for pair in found)
+        others = dict.fromkeys(" ".join(pair.callee if pair.caller == release else pair.caller) for pair in its_pairs)
         yield UnreadPart(
             package=name,
             release=version,
             kind=UnreadKind.NAMES,
             because=f"{read}, so an import of or by {list_names(others, 3)} may fail",
-            matters=any(pair.matters for pair in found),
+            matters=any(pair.matters for pair in its_pairs),
         )
 
 
