@@ -103,7 +103,7 @@ def test_what_pip_offers_decides_about_python(answer: Answer, wanted: str, there
 
 def test_folder_of_torchs_index_is_named(answer: Answer) -> None:
     """In a folder of torch's index the CUDA decides as well as the Python."""
-    log = "Looking in indexes: https://download.pytorch.org/whl/cu128\n" + ASKED.format(
+    log = "Looking in indexes: https://index.example/whl/cu128\n" + ASKED.format(
         "torch==2.4.0", "2.7.0+cu128, 2.8.0+cu128"
     )
     assert "folder cu128" in answer(log + ENDS.format("torch==2.4.0"))["matches"][0]["title"]
