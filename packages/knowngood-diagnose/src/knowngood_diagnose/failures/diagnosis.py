@@ -375,6 +375,10 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
     if last_errors.error is None and not failures and not diagnosis.is_cut:
         sign = trouble.find_sign({match.line for match in diagnosis.matches})
         if sign is not None:
+            from knowngood_diagnose.failures.names.message_causes import explain_told_command  # few logs need it
+
+            if (told := explain_told_command(sign)) is not None:
+                return replace(diagnosis, matches=(_last_resort(told, log_versions), *diagnosis.matches))
             return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False)
         health = trouble.find_health()
         paste = () if health else tuple(advise_paste([*log_versions], has_gpu=True, has_traceback=False))

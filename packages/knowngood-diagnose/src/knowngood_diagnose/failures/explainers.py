@@ -18,7 +18,7 @@ from knowngood_diagnose.failures.machines.missing_commands import (
 )
 from knowngood_diagnose.failures.machines.resolver_words import explain_pip_conflict
 from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf, open_shelf
-from knowngood_diagnose.failures.names.message_causes import MessageCause, MessageReading
+from knowngood_diagnose.failures.names.message_causes import MessageCause, MessageReading, explain_told_command
 from knowngood_diagnose.failures.names.name_situation import NameCause
 from knowngood_diagnose.failures.reasons.own_errors import (
     explain_inner_error,
@@ -84,6 +84,7 @@ EXPLAINERS: Sequence[Explain] = (
     # The words of packages, and of the project itself.
     _explain_package_words,
     lambda reading: explain_raised_words(reading.error, reading.shelf),
+    lambda reading: explain_told_command(reading.error),
     lambda reading: explain_own_error(reading.error, reading.shelf),
     lambda reading: explain_killed_program(reading.error),
     # Where it happens, of which nothing else is known.

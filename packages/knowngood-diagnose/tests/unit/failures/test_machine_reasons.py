@@ -244,7 +244,11 @@ CASES = {
     "two demands of uv": (UV, "your-code", "vllm==0.8.5 wants transformers>=4.51.1"),
     "a nightly that was deleted": (UV_NIGHTLY, "xformers", "no release of xformers that is ==0.0.33+5d4b92a5"),
     "a wheel for another Python": (UV_WHEEL, "python", "torch==2.1.0 has no wheel for this Python ABI"),
-    "a release that is not there": (VERSIONS, "python", "no triton==2.0.0 here: pip finds 3.0.0 to 3.1.0"),
+    "a release that is not there": (
+        VERSIONS,
+        "python",
+        "too new for triton==2.0.0: pip offers only newer releases, 3.0.0 to 3.1.0",
+    ),
     "a release for another Python": (PYTHON, "python", "vllm==0.9.0 is for another Python (>=3.9)"),
     "a library of the toolkit": (LINK, "cuda", "-lcurand"),
     "the toolkit's runtime": (RUNTIME, "cuda", "-lcudart"),

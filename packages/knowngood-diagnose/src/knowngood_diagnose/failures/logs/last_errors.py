@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MARKS = (
     b"Error",
     b"Exception",
+    b"pip install",
     b"error:",
     b"ERROR",
     b"FATAL",

@@ -194,11 +194,14 @@ def explain_killed_program(error: LastError) -> MessageCause | None:
         because="The shell saw the program end by SIGKILL, which leaves no message of the program's own. Loading a "
         "model or a data set, compiling and many workers fill the memory; a job's or container's limit counts too.",
         fixes=[
-            advise("dmesg | grep -i 'killed process' shows it; watch free -h, or the limit of the container or job"),
             advise(
-                "Fewer workers and processes, MAX_JOBS=2 when it compiles, low_cpu_mem_usage=True or a smaller model"
+                "A smaller batch, fewer workers and processes, MAX_JOBS=2 when it compiles, low_cpu_mem_usage=True or "
+                "a smaller model"
             ),
-            advise("More memory or swap for the machine, the container (--memory) or WSL (.wslconfig)"),
+            advise(
+                "More memory or swap for the machine, the container (--memory), the job (--mem) or WSL (.wslconfig)"
+            ),
+            advise("dmesg | grep -i 'killed process' shows it; watch free -h, or the limit of the container or job"),
         ],
         source="the shell's message of a program that ended by SIGKILL",
     )

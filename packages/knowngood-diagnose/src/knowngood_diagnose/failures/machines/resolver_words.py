@@ -60,6 +60,8 @@ _UNSATISFIED = lazy_pattern(
     r"-]+\])?(?P<range>[^\n(]{0,80}?)"
     r" ?(?:\(from [^()\n]*(?:\([^()\n]*\)[^()\n]*)*\) )?\(from versions: (?P<there>[^()\n]{1,20000})\)"
 )
+_ONE_DEMAND = lazy_pattern(r"(?P<sign>==|~=|[<>]=?)(?P<version>\d[\w.]*)")
+_TORCH_FOLDER = lazy_pattern(r"Looking in indexes?: [^\n]*/whl/(?:nightly/)?(?P<folder>cu\d{2,3}|rocm[\d.]+|cpu|xpu)\b")
 _OWN_INDEX = lazy_pattern(
     r"(?:satisfies the requirement|matching distribution found for) (?P<name>torch(?:vision|audio)?)"
     r"==(?P<version>\d[\d.]*)\+(?P<build>cu\d+|cpu|rocm[\d.]+)\b"
@@ -292,7 +294,22 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
         )
     if there == ["none"]:
         return incident.tell("no-release", name=name)
+    return _describe_offered(incident, name, wanted, there, text)
+
+
+def _describe_offered(incident: Incident, name: str, wanted: str, there: Sequence[str], text: str) -> Incident:
+    """What the releases that pip offers in the place of the one that was asked for say of this Python."""
     newest = there[-1]
+    oldest, side = there[0], _find_side(wanted, there)
+    folder = _TORCH_FOLDER.search(text)
+    if side == "newer" and folder is not None:
+        return incident.tell("newer-in-folder", name=name, wanted=wanted, there=oldest, folder=folder["folder"])
+    if side == "newer":
+        return incident.tell("newer-only", name=name, wanted=wanted, there=oldest, newest=newest)
+    if side == "older" and folder is not None:
+        return incident.tell("older-in-folder", name=name, wanted=wanted, newest=newest, folder=folder["folder"])
+    if side == "older":
+        return incident.tell("too-old-python", name=name, wanted=wanted, there=oldest, newest=newest)
     alike = [item for item in there if _first_number(item) >= _first_number(wanted)]
     asked_for = wanted or "what was asked for"
     near = ", ".join(alike[-4:])
@@ -303,6 +320,25 @@ def describe_unsatisfied(incident: Incident, error: LastError) -> Incident | Non
         if alike
         else incident.tell("older-only", name=name, wanted=wanted, there=there[0], newest=newest, asked_for=asked_for)
     )
+
+
+def _find_side(wanted: str, there: Sequence[str]) -> str:
+    """Whether all that is there is newer or older than what is asked for, in one word; empty if neither.
+
+    Stubs (0.1.2 of torch) and releases before the final one, which indexes delete, decide nothing.
+    """
+    demand = _ONE_DEMAND.fullmatch(wanted)
+    try:
+        versions = sorted(Version(item) for item in there)
+        asked = Version(demand["version"]) if demand else None
+    except InvalidVersion:
+        return ""
+    if demand is None or asked is None or asked.is_prerelease or asked.is_postrelease:
+        return ""
+    if versions[0] > asked and demand["sign"] in {"==", "~=", "<=", "<"}:
+        return "newer"
+    is_stub = asked.major > 0 == versions[-1].major
+    return "older" if versions[-1] < asked and not is_stub and demand["sign"] in {"==", "~=", ">=", ">"} else ""
 
 
 def _first_number(version: str) -> int:

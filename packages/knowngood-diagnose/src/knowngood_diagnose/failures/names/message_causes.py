@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.package_names import canonical_name
 from knowngood_diagnose.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 from knowngood_diagnose.failures.names.name_situation import advise, describe_failure, place_of_version
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
@@ -54,9 +55,16 @@ ADDRESSES = lazy_pattern(
     re.IGNORECASE,
 )
 ABOUT_ARGUMENTS = frozenset(("ValueError", "TypeError", "KeyError", "AttributeError", "OSError", "EnvironmentError"))
-_PIP_COMMAND = lazy_pattern(
-    r"\bpip3? install (?:-\S+ |--\S+ )*[`'\"]?(?P<name>[A-Za-z][\w.-]*)(?:\[[\w,-]+\])?(?P<range>[<>=!~]=?[\w.,<>=]+)?"
+_WANTED = r"[A-Za-z][\w.-]*\w(?:\[[\w,-]+\])?(?:[<>=!~]=?[\w.*]*\w(?:,[<>=!~]=?[\w.*]*\w)*)?(?![\w:/@+\[])"
+_NO_NAMES = r"(?!(?:and|or|to|for|in|on|before|first|it|then|if|with|from|by|the|again|via|using|package|name)\b)"
+_OPTIONS = r"(?: --?(?!(?:r|e|c|requirement|editable|constraint)\b)[A-Za-z][\w-]*(?:[= ](?:https?://[^\s`'\"]+|conda-forge|nvidia))?)*"
+_INSTALL_COMMAND = lazy_pattern(
+    rf"\b(?:python3? -m |uv )?(?:pip3?|conda|mamba|apt|apt-get) install{_OPTIONS}"
+    rf"(?P<names>(?: ['\"]?{_NO_NAMES}{_WANTED}['\"]?)+(?={_OPTIONS}[.)]?(?:[`'\"]|\n|$))"
+    rf"|(?: ['\"]?{_NO_NAMES}{_WANTED}['\"]?)){_OPTIONS}"
 )
+"""A command that a message spells out, with the names of what it installs."""
+_ONE_WANTED = lazy_pattern(r"(?P<name>[A-Za-z][\w.-]*)(?:\[[\w,-]+\])?(?P<range>[<>=!~].*)?")
 _WANTS = lazy_pattern(
     r"\b(?P<before>[A-Za-z][\w-]+) (?:(?:library|package|backend|module) )?(?:is|are) "
     r"(?:required|not (?:installed|available))"
@@ -258,6 +266,8 @@ def _fixes(  # noqa: PLR0913, PLR0917 - the parts of one explanation
     """Yield what the message itself asks for, then the releases that do not say it."""
     own = list(read_own_fixes(text, missing))
     yield from own
+    if find_install_command(text) is not None:
+        return
     if not own:
         what = f"what {caller.parts[-1]}.py, line {caller.line}, passes" if caller else "what your program passes"
         condition = match.row.condition
@@ -287,15 +297,46 @@ def read_own_fixes(text: str, missing: str) -> Iterator[Fix]:
         text: the message.
         missing: the package that it says is not there; empty for none.
     """
-    if missing:
-        named = next((item for item in _PIP_COMMAND.finditer(text) if item["name"].lower() == missing), None)
-        yield Fix(
-            change={missing: (named["range"] or "*") if named else "*"}, note=f"install it: pip install -U {missing}"
-        )
+    if (command := find_install_command(text)) is not None:
+        yield command
+    elif missing:
+        yield Fix(change={missing: "*"}, note=f"install it: pip install -U {missing}")
     parts = re.split(r"(?<=[.!?;])\s+|\n", text)
     asking = [part for part in parts if _ASKS.search(part) and not _ASKS_TO_REPORT.search(part)]
     if asking:
         yield Fix(note=f"The message says what to do: {shorten_text(' '.join(asking), 400)}", change={})
+
+
+def explain_told_command(error: LastError) -> MessageCause | None:
+    """Return what an error says is to be installed by a command, whoever says it; `None` for other errors."""
+    told = find_install_command(error.message)
+    if told is None:
+        return None
+    name = next(iter(told.change), OwnComponent.CONTAINER)
+    incident = describe_failure(
+        f"told-command:{name}",
+        IncidentKind.NOT_INSTALLED,
+        name,
+        title=f"Something is missing, and the message says how to install it: {shorten_text(error.message, 140)}",
+        because="The message itself spells the command out." + describe_callers(error.frames),
+        fixes=[told],
+        source="the message",
+    )
+    return MessageCause(incident=incident, line=error.line, package=name)
+
+
+def find_install_command(text: str) -> Fix | None:
+    """Return the command that a message spells out, with what it installs by pip; `None` when it has none."""
+    stated = _INSTALL_COMMAND.search(text)
+    if stated is None:
+        return None
+    wanted = [_ONE_WANTED.match(item.strip("'\"")) for item in stated["names"].split()]
+    by_pip = "pip" in stated[0].split(" install ")[0]
+    change = {canonical_name(item["name"]): item["range"] or "*" for item in wanted if item} if by_pip else {}
+    command = stated[0].strip()
+    if any(command.count(quote) % 2 for quote in "'\""):
+        command = command.rstrip("'\"")  # the quotes are around the command
+    return Fix(change=change, note=f"The message says how: {command}")
 
 
 def find_missing_package(text: str, condition: str, package: str, shelf: AtlasShelf) -> str:
@@ -307,8 +348,9 @@ def find_missing_package(text: str, condition: str, package: str, shelf: AtlasSh
         package: the package that says it.
         shelf: the atlas of all packages.
     """
-    names = [item["name"] for item in _PIP_COMMAND.finditer(text)]
-    names += [item["name"] or item["flag"].lower() for item in _AVAILABLE.finditer(condition)]
+    command = find_install_command(text)
+    told = [*command.change] if command is not None else []
+    names = [*told] + [item["name"] or item["flag"].lower() for item in _AVAILABLE.finditer(condition)]
     if not names and re.search(r"install|required|requires|not available", text, re.IGNORECASE):
         names += [next(filter(None, item.groups())) for item in _WANTS.finditer(text)]
     for name in names:
@@ -316,6 +358,7 @@ def find_missing_package(text: str, condition: str, package: str, shelf: AtlasSh
         known = shelf.distribution_of(plain.replace("-", "_")) or (
             plain if plain in shelf.distributions or plain in shelf.packages else None
         )
+        known = known or (plain if plain in told else None)
         if known and known not in {package, "torch", "python", "cuda"}:
             return known
     return ""

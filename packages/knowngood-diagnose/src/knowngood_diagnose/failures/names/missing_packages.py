@@ -19,6 +19,7 @@ from knowngood_diagnose.failures.names.name_situation import (
     find_caller,
     ranges_of_mask,
 )
+from knowngood_diagnose.failures.names.own_names import advise_build, is_compiled_part
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood_facts.facts.atlas_file import RowKind
@@ -152,6 +153,9 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
                 f"moved: python -c 'import {top}; print({top}.__path__)' shows which {top} is imported",
             )
         ]
+    if is_compiled_part(error):
+        because = f"{what} is compiled when {package} is built, and this {package} is without it."
+        fixes.insert(0, advise_build(error, package))
     if asks and asks != package:
         fixes.append(Fix(change={}, note=f"A newer {asks}, written for the {package} that is there"))
     if caller is not None and (request := _find_request(fault, caller)) is not None:

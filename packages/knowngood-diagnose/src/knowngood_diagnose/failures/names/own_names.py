@@ -153,19 +153,38 @@ def _explain_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
         advise("Start from the project's root, or add that to PYTHONPATH; git status and git submodule update --init"),
         advise(f"The release or commit of {top} that the code was written for, when {top} is a package of its own"),
     ]
-    last = (fault.name if fault.kind is not FaultKind.MODULE else fault.owner).rpartition(".")[2]
     because = (
         f"{top} itself is found, and it has not {what}: of another commit than what asks for it, or another {top}."
     )
-    if _COMPILED.match(last):
-        because = f"{last} is compiled by setup.py, and {top} has no such file: it was not built, or elsewhere."
-        fixes.insert(0, advise("pip install --no-build-isolation -e . in the folder with setup.py; its first error"))
+    if is_compiled_part(error):
+        because = f"{what} is compiled by setup.py, and {top} has no such file: it was not built, or elsewhere."
+        fixes.insert(0, advise_build(error, top))
     return build_own_cause(
         error,
         title=f"The {top} that is imported has not {what}",
         because=because + describe_caller(caller),
         fixes=fixes,
         component=_name_owner(error, top, caller, shelf),
+    )
+
+
+def is_compiled_part(error: LoggedError) -> bool:
+    """Whether what is missing is called as the part that a package compiles."""
+    fault = error.fault
+    return bool(_COMPILED.match((fault.name if fault.kind is not FaultKind.MODULE else fault.owner).rpartition(".")[2]))
+
+
+def advise_build(error: LoggedError, package: str) -> Fix:
+    """How the compiled part is made: where it is installed by its distribution, in a source tree in that folder."""
+    path, top = error.fault.path.replace("\\", "/"), error.fault.owner.partition(".")[0]
+    is_installed = "-packages/" in path or (not path and any(frame.installed[:1] == (top,) for frame in error.frames))
+    if not is_installed:
+        return advise("pip install --no-build-isolation -e . in the folder with setup.py; its first error")
+    name = package.replace("_", "-")
+    return advise(
+        f"pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation {name}, or the wheel that its "
+        "project makes for this torch, CUDA and Python; where it has a variant with its compiled parts (NAME-full, a "
+        "flag of the build), that one"
     )
 
 
