@@ -305,12 +305,12 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
             excluded.append(incident.id)
             continue
         own = zip(marks, incident.signatures, strict=False)
-        found = {item.text: scan.starts_of[mark] for mark, item in own if mark in scan.starts_of}
-        shown = list(found.values())
+        seen_lines = {item.text: scan.starts_of[mark] for mark, item in own if mark in scan.starts_of}
+        shown = list(seen_lines.values())
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         shown_line = scan.starts_of.get(mark, "")
         wide = stated
-        stated = stated.choose_variant(found, last_errors.error.message if last_errors.error else "")
+        stated = stated.choose_variant(seen_lines, last_errors.error.message if last_errors.error else "")
         shown_error = LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end)
         stated, is_open = _narrow(stated, last_errors.error or shown_error)
         is_narrowed = stated != wide or (IncidentTrait.OPEN in incident.traits and not is_open)
@@ -377,8 +377,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
         if sign is not None:
             from knowngood_diagnose.failures.names.message_causes import explain_told_command  # few logs need it
 
-            if (told := explain_told_command(sign)) is not None:
-                return replace(diagnosis, matches=(_last_resort(told, log_versions), *diagnosis.matches))
+            if (own_command := explain_told_command(sign)) is not None:
+                return replace(diagnosis, matches=(_last_resort(own_command, log_versions), *diagnosis.matches))
             return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False)
         health = trouble.find_health()
         paste = () if health else tuple(advise_paste([*log_versions], has_gpu=True, has_traceback=False))

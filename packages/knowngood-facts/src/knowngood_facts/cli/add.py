@@ -93,8 +93,9 @@ def _choose_cell(arguments: argparse.Namespace, matrix: Matrix, known: CompatKno
             "nothing to add; give a cell id, or what `knowngood pick` takes, as in --gpu H100 torch==2.11.0"
         )
     answer = pick_cells(known.for_query(request, cells=True), request, known.published)
-    if answer.unknown and not answer.choices:  # else only names are unread, which `pick` says beside the cell
-        raise UnknownError("; ".join(finding.because for finding in answer.findings))
+    # Unread names do not hold a cell back: `pick` says them beside it.
+    if unknown := [finding.because for finding in answer.findings if finding.id.startswith("unknown:")]:
+        raise UnknownError("; ".join(unknown))
     if not answer.choices:
         command = next_commands.request_command("pick", request, {})
         raise KnowngoodError(f"no cell fits; `{command}` says why, and what is nearest")

@@ -268,14 +268,14 @@ class Incident:
             error: the last error of the log.
         """
         shown = "\n".join([*lines.values(), error]).lower()
-        found = [
+        fitting = [
             variant
             for variant in self.variants
             if not lines.keys().isdisjoint(variant.shows) or any(word.lower() in shown for word in variant.words)
         ]
         head = error[:_HEAD] or "\n"
-        last = (item for item in found if any(head in lines.get(text, "") for text in item.shows))
-        chosen = next(last, found[0] if found else None)
+        last = (item for item in fitting if any(head in lines.get(text, "") for text in item.shows))
+        chosen = next(last, fitting[0] if fitting else None)
         if chosen is None:
             return self.fill_slots(lines)
         own = {text: lines[text] for text in chosen.shows if text in lines}
@@ -411,8 +411,8 @@ def read_slots(text: str, line: str) -> dict[str, str]:
             pattern += f"(?P={slot})" if f"(?P<{slot}>" in pattern else f"(?P<{slot}>{shape})"
         else:
             pattern += r"[^\n]{0,200}?" if star else _SPACED.sub(_loosen, escaped or plain_text)
-    found = re.search(f"{pattern}{'$' if text.endswith('}') else ''}", line.strip()) or re.search(pattern, line)
-    return {slot: value.strip().rstrip(",.;:") for slot, value in found.groupdict().items()} if found else {}
+    line_match = re.search(f"{pattern}{'$' if text.endswith('}') else ''}", line.strip()) or re.search(pattern, line)
+    return {slot: value.strip().rstrip(",.;:") for slot, value in line_match.groupdict().items()} if line_match else {}
 
 
 def _loosen(part: re.Match[str]) -> str:

@@ -304,8 +304,8 @@ class _IncidentReading:
         for place, item in enumerate(items if isinstance(items, Sequence) else [items]):
             keys = set(item) if isinstance(item, Mapping) else set()
             if len(keys & chosen_by) != 1 or not keys & changed or keys - changed - chosen_by:
-                said = "words: [TEXT, ...], shows: [SIGNATURE, ...] or a name"
-                text = f"a variant has {said}, and some of {', '.join(sorted(changed))}"
+                known_keys = "words: [TEXT, ...], shows: [SIGNATURE, ...] or a name"
+                text = f"a variant has {known_keys}, and some of {', '.join(sorted(changed))}"
                 self._defect(text, "variants", place)
                 continue
             lists: dict[str, tuple[str, ...]] = {}

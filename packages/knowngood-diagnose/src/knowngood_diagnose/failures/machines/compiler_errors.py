@@ -162,8 +162,8 @@ class CompilerErrorReader:
                 line = text[max(start, mark.start() - _LINE_BYTES) : end if end >= 0 else len(text)][: 2 * _LINE_BYTES]
                 if stated := _STATED.search(line.decode("utf-8", "replace").rstrip()):
                     number = self._lines + text.count(b"\n", 0, mark.start()) + 1
-                    file, said = stated["file"] or "the source", stated["text"] or stated["header"]
-                    self.error = CompilerError(file=file, text=said, line=number)
+                    file, message = stated["file"] or "the source", stated["text"] or stated["header"]
+                    self.error = CompilerError(file=file, text=message, line=number)
                     break
         self._lines += block.fresh_lines
 

@@ -330,15 +330,17 @@ def _find_side(wanted: str, there: Sequence[str]) -> str:
     demand = _ONE_DEMAND.fullmatch(wanted)
     try:
         versions = sorted(Version(item) for item in there)
-        asked = Version(demand["version"]) if demand else None
+        wanted_release = Version(demand["version"]) if demand else None
     except InvalidVersion:
         return ""
-    if demand is None or asked is None or asked.is_prerelease or asked.is_postrelease:
+    if demand is None or wanted_release is None or wanted_release.is_prerelease or wanted_release.is_postrelease:
         return ""
-    if versions[0] > asked and demand["sign"] in {"==", "~=", "<=", "<"}:
+    if versions[0] > wanted_release and demand["sign"] in {"==", "~=", "<=", "<"}:
         return "newer"
-    is_stub = asked.major > 0 == versions[-1].major
-    return "older" if versions[-1] < asked and not is_stub and demand["sign"] in {"==", "~=", ">=", ">"} else ""
+    is_stub = wanted_release.major > 0 == versions[-1].major
+    return (
+        "older" if versions[-1] < wanted_release and not is_stub and demand["sign"] in {"==", "~=", ">=", ">"} else ""
+    )
 
 
 def _first_number(version: str) -> int:

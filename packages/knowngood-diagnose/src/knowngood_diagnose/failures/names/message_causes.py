@@ -309,17 +309,17 @@ def read_own_fixes(text: str, missing: str) -> Iterator[Fix]:
 
 def explain_told_command(error: LastError) -> MessageCause | None:
     """Return what an error says is to be installed by a command, whoever says it; `None` for other errors."""
-    told = find_install_command(error.message)
-    if told is None:
+    command = find_install_command(error.message)
+    if command is None:
         return None
-    name = next(iter(told.change), OwnComponent.CONTAINER)
+    name = next(iter(command.change), OwnComponent.CONTAINER)
     incident = describe_failure(
         f"told-command:{name}",
         IncidentKind.NOT_INSTALLED,
         name,
         title=f"Something is missing, and the message says how to install it: {shorten_text(error.message, 140)}",
         because="The message itself spells the command out." + describe_callers(error.frames),
-        fixes=[told],
+        fixes=[command],
         source="the message",
     )
     return MessageCause(incident=incident, line=error.line, package=name)
@@ -349,8 +349,8 @@ def find_missing_package(text: str, condition: str, package: str, shelf: AtlasSh
         shelf: the atlas of all packages.
     """
     command = find_install_command(text)
-    told = [*command.change] if command is not None else []
-    names = [*told] + [item["name"] or item["flag"].lower() for item in _AVAILABLE.finditer(condition)]
+    named = [*command.change] if command is not None else []
+    names = [*named] + [item["name"] or item["flag"].lower() for item in _AVAILABLE.finditer(condition)]
     if not names and re.search(r"install|required|requires|not available", text, re.IGNORECASE):
         names += [next(filter(None, item.groups())) for item in _WANTS.finditer(text)]
     for name in names:
@@ -358,7 +358,7 @@ def find_missing_package(text: str, condition: str, package: str, shelf: AtlasSh
         known = shelf.distribution_of(plain.replace("-", "_")) or (
             plain if plain in shelf.distributions or plain in shelf.packages else None
         )
-        known = known or (plain if plain in told else None)
+        known = known or (plain if plain in named else None)
         if known and known not in {package, "torch", "python", "cuda"}:
             return known
     return ""
