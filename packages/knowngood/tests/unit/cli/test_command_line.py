@@ -512,7 +512,13 @@ def test_sigterm_ends_a_command_like_ctrl_c(number):
     ignores = "signal.signal(signal.SIGINT, signal.SIG_IGN)"  # as a shell's background job does
     imports = "import signal, sys, time; from knowngood.cli import main as cli; from knowngood.cli import cells"
     code = f"{imports}; {slow}; {ignores}; sys.exit(cli.main(['cells']))"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # under nohup these tests inherit that it is ignored
+    )
     assert process.stdout.readline() == "on\n"
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
