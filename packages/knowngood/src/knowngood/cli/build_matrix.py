@@ -130,7 +130,8 @@ def _find_engine(project: Project, cells: Sequence[Cell], options: PipelineOptio
     """Return an engine that builds, or any where the suite alone is asked for and all recorded images are there."""
     engine = container_engine.ensure_engine(notify=notify, builds=False)
     cell_pipeline = pipeline.Pipeline(project, options, engine)
-    if all(cell_pipeline.find_recorded_image(cell) for cell in cells):
+    locks = [project.tree.load(cell) for cell in cells]
+    if all(lock and cell_pipeline.find_recorded_image(lock) for lock in locks):
         return engine
     return container_engine.ensure_engine(notify=notify)
 

@@ -172,7 +172,9 @@ class Pipeline:
             locked_cell, note = self.lock(cell, notify)
             cell = locked_cell.cell
             with hold_cell(str(cell), notify=notify):
-                image = self.find_recorded_image(cell) or self.image(self.plan(locked_cell, notify), notify)
+                image = self.find_recorded_image(locked_cell)
+                if image is None:
+                    image = self.image(self.plan(locked_cell, notify), notify)
                 difference = self.compare(image, cell)
                 note = "; ".join(filter(None, [note, difference]))
                 tier = Tier.BUILT
@@ -255,14 +257,18 @@ class Pipeline:
             image_build.keep_image_record(record)
         return replace(image, record=record)
 
-    def find_recorded_image(self, cell: Cell) -> Image | None:
-        """Return the engine's image where it is the recorded one and only the suite was asked for.
+    def find_recorded_image(self, locked_cell: CellLock) -> Image | None:
+        """Return the engine's image where it is the recorded one of this lock and only the suite was asked for.
 
         Nothing is planned for it, so an engine that cannot build, on a machine without a network, can run suites.
         """
-        if not self.options.force_smoke or (record := self.project.tree.load_record(cell)) is None:
+        record = self.project.tree.load_record(locked_cell.cell)
+        if record is None or not self.options.force_smoke:
             return None
-        return image_build.find_recorded_image(f"knowngood:{cell}", record, self.engine)
+        recipe = build_inputs.read_recipe_digest(self.project)
+        if build_inputs.read_image_shape(self.project, locked_cell, record.shape.base, recipe) != record.shape:
+            return None
+        return image_build.find_recorded_image(f"knowngood:{locked_cell.cell}", record, self.engine)
 
     def find_image(self, build_plan: CellBuildPlan) -> Image | None:
         """Return the plan's image if it exists, made from the very same inputs."""
