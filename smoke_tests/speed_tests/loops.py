@@ -30,10 +30,9 @@ def train(point: Point, trained: Any, batch: dict[str, Any], run: Any) -> None:
 
 
 def load_with_unsloth(model: Any, point: Point) -> Any:
-    """Return a model as unsloth loads it from its folder, for the training of all weights or of adapters."""
+    """Return a model as unsloth loads it from its folder, for the training of all weights."""
     from unsloth import FastLanguageModel
 
-    memory = "unsloth" if point.memory else False
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         _make_tokenizer(model.config.vocab_size).save_pretrained(folder)
@@ -42,11 +41,9 @@ def load_with_unsloth(model: Any, point: Point) -> Any:
             max_seq_length=point.length,
             dtype=model.dtype,
             load_in_4bit=False,
-            full_finetuning=not point.tuned,
-            use_gradient_checkpointing=memory,
+            full_finetuning=True,
+            use_gradient_checkpointing="unsloth" if point.memory else False,
         )
-    if point.tuned:
-        return FastLanguageModel.get_peft_model(loaded, r=16, lora_alpha=32, use_gradient_checkpointing=memory)
     return loaded
 
 
@@ -100,7 +97,6 @@ def _train_with_trl(point: Point, trained: Any, batch: dict[str, Any], run: Any)
             per_device_train_batch_size=len(rows),
             max_length=point.length,
             gradient_checkpointing=bool(point.memory),
-            torch_compile=bool(point.compiled),
         ),
         train_dataset=Dataset.from_dict({"input_ids": rows * 64}),
         processing_class=_make_tokenizer(trained.config.vocab_size),

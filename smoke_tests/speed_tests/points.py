@@ -18,7 +18,7 @@ WORDS = {
 }
 """Field of a point -> its values, the default first."""
 TRAINERS = ("trl", "unsloth")
-"""The loops that compile by an option of their own, lay out rows by themselves and have a loss of their own."""
+"""The loops that take rows or load the model by themselves, timed as they come, with checkpointing or without."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def parse_point(text: str) -> Point:
     if unknown:
         raise ValueError(f"{text!r}: {unknown[0]!r} is none of {', '.join(named)}")
     point = Point(shape, setting, int(length), int(rows), **{named[word]: word for word in words})
-    if point.loop in TRAINERS and (point.loss or point.mask or point.layout != "dense"):
-        raise ValueError(f"{text!r}: {point.loop} lays out rows by itself and has a loss of its own")
+    if point.loop in TRAINERS and set(words) - {point.loop, "checkpointing"}:
+        raise ValueError(f"{text!r}: beside {point.loop} only `checkpointing` can stand")
     return point
 
 
@@ -111,8 +111,7 @@ PLANS = {
         f"{_REFERENCE}/fa2/4096x4/compiled/chunked/trainer",
         f"{_REFERENCE}/sdpa/4096x2/trainer",
     ),
-    "trl": (f"{_REFERENCE}/sdpa/4096x2/trl", f"{_REFERENCE}/sdpa/4096x2/checkpointing/trl"),
-    "unsloth": tuple(f"{_REFERENCE}/sdpa/4096x2/{way}unsloth" for way in ("", "checkpointing/", "checkpointing/lora/")),
+    **{loop: tuple(f"{_REFERENCE}/sdpa/4096x2/{way}{loop}" for way in ("", "checkpointing/")) for loop in TRAINERS},
     "node": (f"{_REFERENCE}/sdpa/4096x2",),
     "tiny": ("tiny/sdpa/128x2", "tiny/eager/128x2", "tiny/sdpa/128x2/chunked", "tiny/sdpa/128x2/packed"),
 }

@@ -19,7 +19,7 @@ from smoke_tests.settings import FLASH, SETTINGS, families_in, kernel_fault
 from smoke_tests.training import backend, device_here
 from speed_tests import card, loops, shapes
 from speed_tests.losses import LossModel
-from speed_tests.points import TRAINERS, Point, parse_point
+from speed_tests.points import Point, parse_point
 
 WARM_UP, ROUNDS = 3, 5
 ROUND_SECONDS = 1.0
@@ -71,7 +71,7 @@ def measure_point(point: Point) -> dict[str, Any]:
         operations = shapes.count_operations(model, lengths)
         if point.loop == "unsloth":
             model = loops.load_with_unsloth(model, point)
-        trained = LossModel(model, point.loss, "" if point.loop in TRAINERS else point.compiled)
+        trained = LossModel(model, point.loss, point.compiled)
         run = _Rounds(device)
         loops.train(point, trained, batch, run)
         with profiling.watched(device) as names:

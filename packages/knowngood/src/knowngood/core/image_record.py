@@ -130,6 +130,10 @@ class ImageRecord:
         """The bytes that this image takes in an empty registry."""
         return self.manifest.size + self.config.size + sum(layer.size for layer in self.layers)
 
+    def is_of(self, image_id: str) -> bool:
+        """Whether an engine's image is this one; the classic store names images by their configuration."""
+        return image_id in (self.manifest.digest, self.config.digest)
+
     def render(self) -> str:
         """Return the text of `image.json`: one line a layer, so that a diff shows which layers changed."""
         head = {

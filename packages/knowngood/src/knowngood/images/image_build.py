@@ -49,9 +49,9 @@ def find_image(plan: BuildPlan, engine: Engine) -> Image | None:
 
 
 def find_recorded_image(tag: str, record: ImageRecord, engine: Engine) -> Image | None:
-    """Return the image with a tag, `None` unless it is the recorded one; the classic store names configurations."""
+    """Return the image with a tag, `None` unless it is the recorded one."""
     image, _ = _find_tagged_image(tag, engine)
-    if image is None or image.digest not in (record.manifest.digest, record.config.digest):
+    if image is None or not record.is_of(image.digest):
         return None
     return replace(image, record=record if image.digest == record.manifest.digest else None)
 

@@ -46,7 +46,7 @@ def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: No
     actual, record = image_store.find_image_id(engine, name), project.tree.load_record(cell)
     if actual is None:
         return None
-    if record and actual not in (record.manifest.digest, record.config.digest):
+    if record and not record.is_of(actual):
         notify(f"the engine's {name} is {actual[:19]}, and its record names {record.manifest.digest[:19]}")
         return None
     return RunnableImage(name=name, digest=actual, origin="in the engine")

@@ -8,16 +8,20 @@ import pytest
 
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.image_record import ImageBlob, ImageRecord, ImageShape
 from knowngood.engine import image_store
 from knowngood.launch import image_access
 from knowngood.lock import lock_tree
 from knowngood.registry import image_pull, image_reference
 from samples import FA2, FA4
 
-RECORD = SimpleNamespace(
-    manifest=SimpleNamespace(digest="sha256:manifest"),
-    config=SimpleNamespace(digest="sha256:config"),
-    size=2_710_000_000,
+RECORD = ImageRecord(
+    cell="x",
+    shape=ImageShape(dockerfile="1", lock="2", base="3", recipe="4", uv="5", export="6"),
+    manifest=ImageBlob(digest="sha256:manifest", size=1),
+    config=ImageBlob(digest="sha256:config", size=1),
+    layers=(),
+    tools={},
 )
 CELL = parse_cell(FA4)
 
